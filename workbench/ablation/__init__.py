@@ -1,0 +1,3 @@
+"""The ablation ladder: rungs, schedule, rows, table, figure, diagnosis."""
+
+from __future__ import annotations

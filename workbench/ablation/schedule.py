@@ -1,0 +1,247 @@
+"""Run a suite: one process per run, verification first, then interleaved timed repeats; resumable.
+
+Order: the reference generates greedily and keeps its logits. Every rung is then fed the reference's tokens once
+(teacher-forced: this verifies it and warms up), and its logits are compared. The timed repeats generate freely, in the
+order A B C … C B A, so that slow drift of the machine meets every rung alike. A rung that fails stops alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench.ablation.rungs import NATIVE, PACKED, Step
+from workbench.ablation.store import RunStore
+from workbench.ablation.suites import Suite
+from workbench.config import RunConfig
+from workbench.errors import WorkbenchError
+from workbench.lossless import LogitsVerdict, combine, compare_hashes, compare_logits, not_checked
+from workbench.runner import run_native
+from workbench.telemetry import Recording
+
+Progress = Callable[[str], None]
+_NOT_RUN = not_checked("the rung did not run")
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What became of one rung.
+
+    Attributes
+    ----------
+    verification : list of Recording
+        One per prompt.
+    timed : dict
+        (repeat, prompt) → recording.
+    lossless : LogitsVerdict
+        Logits of the verification runs against the reference's.
+    timed_lossless : LogitsVerdict
+        Logits hashes of all timed runs against the reference's.
+    error : str or None
+        Why the rung failed.
+    """
+
+    step: Step
+    verification: list[Recording] = field(default_factory=list)
+    timed: dict[tuple[int, int], Recording] = field(default_factory=dict)
+    lossless: LogitsVerdict = _NOT_RUN
+    timed_lossless: LogitsVerdict = _NOT_RUN
+    error: str | None = None
+
+    def repeats(self, n_prompts: int) -> dict[int, list[Recording]]:
+        """Complete repeats: number → recordings in the order of the prompts."""
+        numbers = sorted({repeat for repeat, _ in self.timed})
+        rounds = {r: [self.timed[r, p] for p in range(n_prompts) if (r, p) in self.timed] for r in numbers}
+        return {r: recordings for r, recordings in rounds.items() if len(recordings) == n_prompts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The run that all others are compared with, per prompt."""
+
+    name: str
+    recordings: list[Recording]
+    logits: list[Path]
+    n_vocab: int
+
+
+def timed_order(n_rungs: int, repeats: int) -> list[tuple[int, int]]:
+    """(repeat, rung) in running order: forwards, then backwards, and so on."""
+    order = []
+    for repeat in range(repeats):
+        rungs = range(n_rungs) if repeat % 2 == 0 else reversed(range(n_rungs))
+        order += [(repeat, rung) for rung in rungs]
+    return order
+
+
+@dataclass(kw_only=True)
+class Schedule:
+    """Runs the steps of a suite, reusing what the store holds.
+
+    Attributes
+    ----------
+    models : dict
+        `native` and `packed` → file; `sha256` are their hashes. A variant that could not be made is in `broken`
+        with the reason.
+    timeout_s : float or None
+        Limit of a single run.
+    reused, ran : int
+        Runs taken from the store, and made.
+    """
+
+    suite: Suite
+    steps: Sequence[Step]
+    store: RunStore
+    models: dict[str, Path]
+    sha256: dict[str, str]
+    broken: dict[str, str] = field(default_factory=dict)
+    timeout_s: float | None = None
+    progress: Progress = lambda label: None
+    reused: int = 0
+    ran: int = 0
+    reference_errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def n_runs(self) -> int:
+        """Runs of the whole schedule when nothing fails."""
+        return len(self.suite.prompts) * (1 + len(self.steps) * (1 + self.suite.repeats))
+
+    def run(self) -> tuple[Reference | None, list[Outcome]]:
+        """Run everything that is not yet in the store."""
+        self.store.folder.mkdir(parents=True, exist_ok=True)
+        outcomes = [Outcome(step=step, error=step.error or self.broken.get(step.model)) for step in self.steps]
+        reference = self._reference(outcomes)
+        for outcome in outcomes:
+            if outcome.error is None:
+                self._verify(outcome, reference)
+        for repeat, index in timed_order(len(outcomes), self.suite.repeats):
+            if outcomes[index].error is None:
+                self._time(outcomes[index], repeat)
+        for outcome in outcomes:
+            outcome.timed_lossless = self._compare_timed(outcome, reference)
+        return reference, outcomes
+
+    def _job(self, step: Step, config: RunConfig, prompt: int, **more: Any) -> dict[str, Any]:
+        return {
+            "model": str(self.models[step.model]),
+            "model_sha256": self.sha256[step.model],
+            "config": config.to_dict(),
+            "prompt": self.suite.prompts[prompt],
+            "n_predict": self.suite.tokens,
+            "force_tokens": None,
+            "ignore_eos": True,
+            "logits_path": None,
+        } | more
+
+    def _run(self, label: str, job: dict[str, Any], needed: Path | None = None) -> Recording:
+        """One run: from the store if it is there (and the file `needed` too), else now."""
+        path = self.store.path(label, job)
+        kept = self.store.finished(path)
+        if kept is not None and (needed is None or needed.exists()):
+            self.reused += 1
+            self.progress(label)
+            return kept
+        path.unlink(missing_ok=True)
+        sent = {k: v for k, v in job.items() if k != "purpose"}
+        recording = run_native(sent | {"telemetry_path": str(path), "run_id": path.stem}, timeout=self.timeout_s)
+        self.ran += 1
+        self.progress(label)
+        return recording
+
+    def _reference(self, outcomes: list[Outcome]) -> Reference | None:
+        """The reference rung's greedy run; when it fails, that of the next rung that works (it is named)."""
+        ordered = sorted(outcomes, key=lambda outcome: outcome.step.rung.name != self.suite.reference)
+        for outcome in ordered:
+            if outcome.error is None:
+                try:
+                    return self._make_reference(outcome.step)
+                except WorkbenchError as error:
+                    self.reference_errors[outcome.step.rung.name] = outcome.error = str(error)
+        return None
+
+    def _make_reference(self, step: Step) -> Reference:
+        assert step.config is not None
+        recordings, logits = [], []
+        for prompt in range(len(self.suite.prompts)):
+            job = self._job(step, step.config, prompt, purpose="reference")
+            label = f"reference p{prompt}"
+            path = self.store.path(label, job, ".f32")
+            recordings.append(self._run(label, job | {"logits_path": str(path)}, needed=path))
+            logits.append(path)
+        name = step.rung.name if step.rung.name == self.suite.reference else f"{step.rung.name}, not stock"
+        return Reference(
+            name=name, recordings=recordings, logits=logits, n_vocab=int(recordings[0].header["model"]["n_vocab"])
+        )
+
+    def _verify(self, outcome: Outcome, reference: Reference | None) -> None:
+        """Feed the reference's tokens, compare the logits; this is also the warm-up."""
+        step = outcome.step
+        assert step.config is not None
+        verdicts = []
+        try:
+            for prompt in range(len(self.suite.prompts)):
+                if reference is None:
+                    raise WorkbenchError("no rung could make a reference run")
+                tokens, purpose = reference.recordings[prompt].generated, f"verify {reference.logits[prompt].stem}"
+                job = self._job(step, step.config, prompt, force_tokens=tokens, n_predict=len(tokens), purpose=purpose)
+                label = f"{step.rung.name} verify p{prompt}"
+                kept = self.store.path(label, job, ".verdict.json")
+                logits = self.store.path(label, job, ".f32")
+                outcome.verification.append(self._run(label, job | {"logits_path": str(logits)}, needed=kept))
+                verdict = self.store.verdict(kept)
+                if logits.exists() or verdict is None:
+                    verdict = compare_logits(
+                        reference.logits[prompt], logits, reference.n_vocab, against=reference.name
+                    )
+                    self.store.save_verdict(kept, verdict)
+                    logits.unlink(missing_ok=True)
+                verdicts.append(verdict)
+        except WorkbenchError as error:
+            outcome.error = str(error)
+            outcome.lossless = not_checked(f"the rung failed: {error}", against=reference.name if reference else "-")
+            return
+        assert reference is not None
+        outcome.lossless = combine(verdicts, against=reference.name)
+
+    def _time(self, outcome: Outcome, repeat: int) -> None:
+        step = outcome.step
+        assert step.config is not None
+        try:
+            for prompt in range(len(self.suite.prompts)):
+                job = self._job(step, step.config, prompt, purpose=f"timed {repeat}")
+                outcome.timed[repeat, prompt] = self._run(f"{step.rung.name} r{repeat} p{prompt}", job)
+        except WorkbenchError as error:
+            outcome.error = f"repeat {repeat + 1} of {self.suite.repeats}: {error}"
+
+    def _compare_timed(self, outcome: Outcome, reference: Reference | None) -> LogitsVerdict:
+        if reference is None:
+            return not_checked("there is no reference run")
+        verdicts = [
+            compare_hashes(reference.recordings[prompt].tokens, recording.tokens, against=reference.name)
+            for (_, prompt), recording in sorted(outcome.timed.items())
+        ]
+        return combine(verdicts, against=reference.name)
+
+
+def model_files(
+    steps: Sequence[Step], source: Path, sha256: str, folder: Path, packed: Path | None
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Files per variant, and the reason for each variant that could not be made.
+
+    The packed form is made at most once per source (its name carries the source's hash), in `folder`, unless given.
+    """
+    from workbench.storage.pack import pack
+
+    models, broken = {NATIVE: source}, {}
+    if any(step.model == PACKED and step.error is None for step in steps):
+        target = packed or folder / f"{source.stem}-{sha256[:12]}.packed.gguf"
+        try:
+            if not target.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                pack(source, target)
+            models[PACKED] = target
+        except WorkbenchError as error:
+            broken[PACKED] = f"the packed model could not be made: {error}"
+    return models, broken
