@@ -1,0 +1,21 @@
+"""What the engine itself costs: every expert cached against stock resident, same threads, same kernels."""
+
+from __future__ import annotations
+
+from workbench.bench.common import SHAPE, bench_model, case_rows, interleave, n_threads, ratio, report
+from workbench.config import RunConfig
+
+
+def run(*, repeats: int = 5, tokens: int = 64) -> None:
+    """Warm the whole cache in the warm-up part of each run: the prompt touches every expert."""
+    model, threads = bench_model(), n_threads()
+    cases = {
+        "stock resident": (model, RunConfig(experts="resident", threads=threads)),
+        "flash, all cached": (model, RunConfig(cache_slots=SHAPE.n_expert, threads=threads, lanes=2)),
+    }
+    samples, summaries = interleave(cases, tokens=tokens, repeats=repeats)
+    notes = [
+        f"synthetic {SHAPE.label}; {threads} compute threads; experts still absent after prefill are read on demand"
+    ]
+    estimate = ratio(samples["flash, all cached"], samples["stock resident"])
+    report("engine_tax", estimate, 0.95, case_rows(samples, summaries), notes)

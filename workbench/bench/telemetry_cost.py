@@ -1,0 +1,19 @@
+"""What token telemetry costs: against telemetry off, on the embedded model, where a token is shortest."""
+
+from __future__ import annotations
+
+from workbench.bench.common import case_rows, interleave, ratio, report
+from workbench.config import RunConfig
+from workbench.demo import demo_model
+
+
+def run(*, repeats: int = 15, tokens: int = 400) -> None:
+    """Every expert cached, so that nothing but the engine and its records takes time."""
+    model = demo_model()
+    cases = {
+        level: (model, RunConfig(cache_slots=24, threads=1, telemetry=level, logits_hash=level != "off"))
+        for level in ("off", "token")
+    }
+    samples, summaries = interleave(cases, tokens=tokens, repeats=repeats)
+    notes = ["token level: one record and one hash of the logits per token; embedded model, all experts cached"]
+    report("telemetry_cost", ratio(samples["token"], samples["off"]), 0.99, case_rows(samples, summaries), notes)
