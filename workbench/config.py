@@ -39,6 +39,13 @@ class RunConfig:
     emulate_bandwidth_bytes_s: int = _toggle(0, "emulated flash bandwidth in bytes/s; 0 = native flash")
     emulate_latency_ns: int = _toggle(0, "emulated flash latency per request, ns")
     emulate_depth: int = _toggle(32, "emulated flash: requests served at once")
+    speculation: str = _toggle(
+        "off", "draft tokens that one batch verifies", ("off", "dspark", "ngram-simple", "ngram-mod", "draft-simple")
+    )
+    draft_model: str = _toggle("", "drafter GGUF, for speculation dspark and draft-simple")
+    draft_max: int = _toggle(0, "tokens drafted per round; 0 = the trained block, or 4")
+    draft_min_p: float = _toggle(0.0, "end a draft at the first token less certain than this")
+    draft_adaptive: bool = _toggle(False, "choose the draft length each round from what rounds cost and yielded")
     telemetry: str = _toggle("token", "how much is recorded", ("off", "token", "layer", "io"))
     logits_hash: bool = _toggle(True, "record a 64-bit hash of every position's logits")
     n_ctx: int = _toggle(0, "context length; 0 = prompt + generation, at most the model's")
@@ -72,6 +79,8 @@ class RunConfig:
             "n_ubatch": 1,
             "n_seq_max": 1,
             "temperature": 0.0,
+            "draft_max": 0,
+            "draft_min_p": 0.0,
         }
         for name, low in at_least.items():
             if not getattr(self, name) >= low:  # also catches NaN
@@ -93,6 +102,19 @@ class RunConfig:
             raise ToggleError("emulate_latency_ns needs emulate_bandwidth_bytes_s: emulated flash has both")
         if self.lookahead_width != 1.0 and self.lookahead == "off":
             raise ToggleError("lookahead_width needs lookahead='router' (or 'control')")
+
+        self._check_speculation()
+
+    def _check_speculation(self) -> None:
+        drafts = self.speculation in ("dspark", "draft-simple")
+        if drafts and not self.draft_model:
+            raise ToggleError(f"speculation={self.speculation!r} needs draft_model: the drafter's GGUF")
+        if self.draft_model and not drafts:
+            raise ToggleError(f"draft_model contradicts speculation={self.speculation!r}: it drafts without a model")
+        if self.speculation == "off":
+            for name, off in (("draft_max", 0), ("draft_min_p", 0.0), ("draft_adaptive", False)):
+                if getattr(self, name) != off:
+                    raise ToggleError(f"{name}={getattr(self, name)!r} needs speculation")
 
     @property
     def flash_kind(self) -> str:

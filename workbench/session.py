@@ -158,6 +158,28 @@ class Session:
 
         return llama_cpp.llama_model_get_vocab(self._llama_model)
 
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text, or None."""
+        import llama_cpp
+
+        token = int(llama_cpp.llama_vocab_bos(self._vocab))
+        return token if token >= 0 else None
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text, or None."""
+        import llama_cpp
+
+        token = int(llama_cpp.llama_vocab_eos(self._vocab))
+        return token if token >= 0 else None
+
+    def is_end(self, token: int) -> bool:
+        """Whether generation ends at this token."""
+        import llama_cpp
+
+        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+
     def tokenize(self, text: str, *, add_bos: bool = True, special: bool = True) -> list[int]:
         """Token ids of `text`."""
         import llama_cpp
@@ -258,6 +280,13 @@ class Session:
         if self._lib.les_eval(self._open, n, _ints(tokens), _ints(positions), _ints(sequences), wanted) != 0:
             raise self._error()
         return self.logits
+
+    def copy_sequence(self, source: int, target: int) -> None:
+        """Let sequence `target` hold what `source` holds; the memory is shared where it can be."""
+        import llama_cpp
+
+        memory = llama_cpp.llama_get_memory(self._lib.les_context(self._open))
+        llama_cpp.llama_memory_seq_cp(memory, source, target, -1, -1)
 
     def clear(self, sequence: int = -1) -> None:
         """Forget a sequence's context; -1 forgets all."""

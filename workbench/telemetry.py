@@ -50,6 +50,9 @@ TOKEN_COLUMNS = {
     "rss_bytes": _INT,
     "drafted": _INT,
     "accepted": _INT,
+    "chosen": _ANY,
+    "draft_ns": _INT,
+    "inject_ns": _INT,
     "thermal": _STR,
 }
 LAYER_COLUMNS = {
@@ -121,9 +124,14 @@ class Recording:
 
     @property
     def generated(self) -> list[int]:
-        """Token ids chosen, in order: those fed back during decode, then the last one, which is chosen but not fed."""
-        last = self.tokens["next"].iloc[-1:].dropna()
-        return [int(token) for token in (*self.decode["token"].dropna(), *last)]
+        """Token ids chosen, in order; the last one was chosen but not fed. A verified draft chooses several at once."""
+        out: list[int] = []
+        for chosen, token in zip(self.tokens["chosen"], self.tokens["next"], strict=True):
+            if isinstance(chosen, (list, np.ndarray)):
+                out += [int(t) for t in chosen]
+            elif not pd.isna(token):
+                out.append(int(token))
+        return out
 
     def to_parquet(self, folder: Path | str) -> None:
         """Write `tokens.parquet` (header and end in its metadata) and, where recorded, `layers` and `io`."""
@@ -260,7 +268,8 @@ def _phase_total(recording: Recording, phase: str) -> tuple[int | None, int | No
     """Tokens and wall time (ns) of a phase: from the token records, or from `end` when telemetry was off."""
     rows = recording.tokens[recording.tokens["phase"] == phase]
     if len(rows):
-        return _sum(rows, "n_tokens"), _span_ns(rows)
+        made = rows["n_tokens"].where(rows["accepted"].isna(), rows["accepted"] + 1)  # a draft may be rejected
+        return (None if made.isna().all() else int(made.sum())), _span_ns(rows)
     end = recording.end or {}
     return end.get("n_prompt" if phase == "prefill" else "n_decode"), end.get(f"{phase}_ns")
 
@@ -283,7 +292,9 @@ def summarize(recording: Recording, *more: Recording) -> dict[str, Any]:
         `stall_ms_per_token`, `compute_ms_per_token`, `expert_compute_ms_per_token`, `flash_busy_ms_per_token`,
         `flash_idle_share` (share of decode time in which no read was in flight), `hit_rate` (cached experts over
         experts needed), `recall` (real selections that were predicted), `prefetch_wasted_bytes` (whole decode),
-        `prefetch_wasted_bytes_per_token`, `peak_bytes`, `contended`, `n_prompt`, `n_decode`. None where not measured.
+        `prefetch_wasted_bytes_per_token`, `peak_bytes`, `contended`, `tau` (tokens per round of
+        drafting and verifying, the bonus token included), `drafted_per_round`, `n_prompt`, `n_decode`. None where not
+        measured.
     """
     runs = (recording, *more)
     decodes = [run.decode for run in runs]
@@ -295,6 +306,7 @@ def summarize(recording: Recording, *more: Recording) -> dict[str, Any]:
     def total(column: str) -> int | None:
         return _add(_sum(frame, column) for frame in decodes)
 
+    accepted, rounds = total("accepted"), _add(int(frame["accepted"].notna().sum()) for frame in decodes)
     ends = [run.end or {} for run in runs]
     ttft, peak, contended = ([end[k] for end in ends if end.get(k) is not None] for k in _ENDS)
     busy_share = _ratio(total("flash_busy_ns"), decode_ns)
@@ -316,6 +328,8 @@ def summarize(recording: Recording, *more: Recording) -> dict[str, Any]:
         "peak_bytes": max(peak) if len(peak) == len(runs) else None,
         "contended": any(contended) if contended else None,
         "n_prompt": n_prompt,
+        "tau": _ratio(_add([accepted, rounds]), rounds) if accepted is not None else None,
+        "drafted_per_round": _ratio(total("drafted"), rounds),
         "n_decode": n_decode,
     }
 

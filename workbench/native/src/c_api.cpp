@@ -1,13 +1,17 @@
+#include "imatrix.h"
 #include "les_session.h"
 #include "machine.h"
+#include "nlohmann/json.hpp"
+#include "quantize.h"
 #include "session.h"
 
 #include <algorithm>
 #include <cstring>
 
 struct les_session {
-    std::unique_ptr<les::Session> session;
-    std::string                   error, lines;
+    std::unique_ptr<les::InputSums> sums;
+    std::unique_ptr<les::Session>   session;
+    std::string                     error, lines;
 };
 
 namespace {
@@ -136,6 +140,51 @@ void * les_model(les_session * s) {
 
 void * les_context(les_session * s) {
     return s->session->context();
+}
+
+int les_imatrix_pass(les_session * s, const int32_t * tokens, int n_tokens) {
+    return guarded(s, [&] {
+        if (!s->sums) {
+            s->sums = std::make_unique<les::InputSums>();
+            s->session->observe(s->sums.get());
+        }
+        s->session->observe_pass({ tokens, tokens + n_tokens });
+        return 0;
+    });
+}
+
+int les_imatrix_entry(les_session * s, int index, les_imatrix_sums * entry) {
+    if (!s->sums || index < 0 || size_t(index) >= s->sums->entries().size()) {
+        return -1;
+    }
+    const auto & [name, e] = *std::next(s->sums->entries().begin(), index);
+    *entry = { name.c_str(),  e.width,        int64_t(e.sums.size()) / e.width, int64_t(e.counts.size()),
+               e.sums.data(), e.counts.data() };
+    return 0;
+}
+
+const char * les_quantize_types(const char * job_json) {
+    static std::string result;
+    try {
+        result = les::quantize_types_json(job_json);
+    } catch (const les::Error & e) {
+        result = nlohmann::json{ { "error", e.tag + ": " + e.what } }.dump();
+    } catch (const std::exception & e) {
+        result = nlohmann::json{ { "error", std::string("run: ") + e.what() } }.dump();
+    }
+    return result.c_str();
+}
+
+int les_convert_rows(const les_rows * rows, int to_type, void * to, int n_threads, char * error, size_t error_size) {
+    try {
+        les::convert_rows(*rows, to_type, to, n_threads);
+        return 0;
+    } catch (const les::Error & e) {
+        snprintf(error, error_size, "%s: %s", e.tag.c_str(), e.what.c_str());
+    } catch (const std::exception & e) {
+        snprintf(error, error_size, "run: %s", e.what());
+    }
+    return -1;
 }
 
 const char * les_machine(const char * path) {

@@ -245,10 +245,10 @@ ggml_status Engine::compute(RowProgram & program, const std::vector<Row> & rows,
             slots.push_back(slot_of[row.expert]);
         }
     }
-    if (some.size() == rows.size() && program.one_group(rows, slots, *cache_, align_)) {
+    if (!sums_ && some.size() == rows.size() && program.one_group(rows, slots, *cache_, align_)) {
         return program.run_all(rows, slots, *cache_, align_, cpu);
     }
-    return program.run_wave(some, slots, *cache_, align_, cpu);
+    return program.run_wave(some, slots, *cache_, align_, cpu, sums_);
 }
 
 ggml_status Engine::run_waves(RowProgram & program, const std::vector<Row> & rows, std::vector<Need> & needs,

@@ -51,6 +51,7 @@ class Engine {
     Engine(ExpertMap map, EngineOptions options);  // throws Error
 
     void attach(const llama_model & model);  // the routers, once the model is loaded
+    void observe(InputSums * sums) { sums_ = sums; }
 
     void      begin_step();
     StepStats end_step();
@@ -101,6 +102,7 @@ class Engine {
     std::unique_ptr<ExpertCache> cache_;
     std::unique_ptr<Flash>       flash_;
     std::unique_ptr<Predictor>   predictor_;
+    InputSums *                  sums_ = nullptr;  // what experts read is added here, if set
 
     // the latest prediction: ranked ids per token for one layer, and what of it is still to be read
     int                  predicted_layer_  = -1;

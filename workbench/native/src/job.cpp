@@ -41,6 +41,8 @@ void check(const Config & c) {
     at_least("n_ubatch", c.n_ubatch, 1);
     at_least("n_seq_max", c.n_seq_max, 1);
     at_least("n_ctx", c.n_ctx, 0);
+    at_least("draft_max", c.speculation.draft_max, 0);
+    at_least("draft_min_p", c.speculation.min_p, 0);
     at_least("emulate_depth", c.profile.depth, 1);
     at_least("emulate_bandwidth_bytes_s", double(c.profile.bandwidth_bytes_s), 0);
     at_least("emulate_latency_ns", double(c.profile.latency_ns), 0);
@@ -78,6 +80,15 @@ Config parse_config(const json & values) {
         { "temperature", [&](const json & v) { c.temperature             = v.get<double>(); } },
         { "top_k", [&](const json & v) { c.top_k                         = v.get<int>(); } },
         { "top_p", [&](const json & v) { c.top_p                         = v.get<double>(); } },
+        { "speculation",
+          [&](const json & v) {
+              const std::vector<std::string>                       kinds = { "off", "dspark", "ngram-simple", "ngram-mod", "draft-simple" };
+              c.speculation.kind                                         = kinds[size_t(choice("speculation", v, kinds))];
+          } },
+        { "draft_model", [&](const json & v) { c.speculation.draft_model = v.get<std::string>(); } },
+        { "draft_max", [&](const json & v) { c.speculation.draft_max     = v.get<int>(); } },
+        { "draft_min_p", [&](const json & v) { c.speculation.min_p       = v.get<double>(); } },
+        { "draft_adaptive", [&](const json & v) { c.speculation.adaptive = v.get<bool>(); } },
         { "seed", [&](const json & v) { c.seed                           = v.get<uint32_t>(); } },
     };
     for (const auto & item : values.items()) {
@@ -122,6 +133,7 @@ Job parse_job(const std::string & text) {
         job.force_tokens   = ids_of("force_tokens");
         job.n_predict      = j.value("n_predict", 64);
         job.ignore_eos     = j.value("ignore_eos", false);
+        job.warm_up        = j.value("warm_up", 0);
     } catch (const json::exception & e) {
         refuse(std::string("the job is not valid JSON: ") + e.what());
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine.h"
+#include "speculation.h"
 
 #include <string>
 #include <vector>
@@ -9,23 +10,24 @@
 namespace les {
 
 struct Config {
-    bool         flash           = true;
-    Lookahead    lookahead       = Lookahead::off;
-    double       lookahead_width = 1.0;
-    bool         ready_first     = false;
-    int          cache_slots     = 0;
-    bool         direct          = true;
-    int          lanes           = 4;
-    int          threads         = 0;
-    FlashProfile profile;
-    int          telemetry   = 1;  // 0 off, 1 token, 2 layer, 3 io
-    bool         logits_hash = true;
-    int          n_ctx = 0, n_batch = 512, n_ubatch = 512, n_seq_max = 1;
-    double       temperature = 0.0;
-    int          top_k       = 40;
-    double       top_p       = 0.95;
-    uint32_t     seed        = 1;
-    std::string  json        = "{}";  // as given, for the header
+    bool               flash           = true;
+    Lookahead          lookahead       = Lookahead::off;
+    double             lookahead_width = 1.0;
+    bool               ready_first     = false;
+    int                cache_slots     = 0;
+    bool               direct          = true;
+    int                lanes           = 4;
+    int                threads         = 0;
+    FlashProfile       profile;
+    SpeculationOptions speculation;
+    int                telemetry   = 1;  // 0 off, 1 token, 2 layer, 3 io
+    bool               logits_hash = true;
+    int                n_ctx = 0, n_batch = 512, n_ubatch = 512, n_seq_max = 1;
+    double             temperature = 0.0;
+    int                top_k       = 40;
+    double             top_p       = 0.95;
+    uint32_t           seed        = 1;
+    std::string        json        = "{}";  // as given, for the header
 };
 
 struct Job {
@@ -39,6 +41,7 @@ struct Job {
     std::vector<int32_t> prompt_tokens;
     std::vector<int32_t> force_tokens;
     int                  n_predict  = 64;
+    int                  warm_up    = 0;  // unrecorded passes of the same generation first
     bool                 ignore_eos = false;
 };
 

@@ -46,8 +46,16 @@ int generate(const les::Job & job) {
             throw les::Error{ "file", "cannot write logits to " + job.logits_path };
         }
     }
-    session.begin(job.prompt_tokens.empty() ? session.tokenize(job.prompt) : job.prompt_tokens, job.n_predict,
-                  job.force_tokens, job.ignore_eos);
+    const auto prompt = job.prompt_tokens.empty() ? session.tokenize(job.prompt) : job.prompt_tokens;
+    auto       begin  = [&] { session.begin(prompt, job.n_predict, job.force_tokens, job.ignore_eos); };
+    for (int pass = 0; pass < job.warm_up; pass++) {
+        session.mute(true);
+        begin();
+        while (session.next()) {
+        }
+        session.mute(false);
+    }
+    begin();
     std::string error;
     try {
         while (session.next()) {

@@ -41,7 +41,34 @@ const char * les_error(les_session * s);
 void * les_model(les_session * s);   /* llama_model * */
 void * les_context(les_session * s); /* llama_context * */
 
+/* Importance matrix: sums of squares of what every weight matrix reads. A pass decodes up to n_batch tokens from
+   position 0, unrecorded; the first one starts the sums. Entry `index`, by name: 0, or -1 past the last. */
+typedef struct {
+    const char *    name;
+    int64_t         width, n_matrix, n_count; /* n_count: experts, or 1 for a dense matrix */
+    const double *  sums;                     /* [n_matrix, width] */
+    const int64_t * counts;                   /* rows seen */
+} les_imatrix_sums;
+
+int les_imatrix_pass(les_session * s, const int32_t * tokens, int n_tokens);
+int les_imatrix_entry(les_session * s, int index, les_imatrix_sums * entry);
+
+/* Rows of a tensor: `count` of `width` weights, the first being the tensor's row `first`; `importance` holds a row of
+   weights for every matrix of `per_matrix` rows, or is NULL. */
+typedef struct {
+    const void *  data;
+    const float * importance;
+    int64_t       count, width, first, per_matrix;
+    int           type;
+} les_rows;
+
+/* Converts rows to another ggml type as llama.cpp's quantizer does. 0, or -1 and `error`: "tag: text". */
+int les_convert_rows(const les_rows * rows, int to_type, void * to, int n_threads, char * error, size_t error_size);
+
 /* Process-wide helpers. Results live until the next call. */
+/* The types llama.cpp's quantizer chooses for a file's tensors. {"model", "ftype", "types": [[pattern, ggml type]],
+   "imatrix"} -> {"types": {tensor: ggml type}, "fallbacks": [[tensor, wanted, given]]} or {"error": "tag: text"} */
+const char * les_quantize_types(const char * job_json);
 const char * les_machine(const char * path);     /* JSON: cores, memory, direct reads where `path` lies */
 const char * les_iobench(const char * job_json); /* JSON: bandwidth of lanes over a file; {"error": ...} on failure */
 void         les_log_level(int level);           /* llama.cpp messages: 0 none, 1 errors, 2 warnings, 3 all */

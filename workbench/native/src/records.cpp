@@ -117,8 +117,8 @@ std::string Session::make_header(const Job & job) const {
     return h.done();
 }
 
-void Session::record_step(const char * phase, int64_t index, int n_tokens, int32_t token, int64_t t0, int64_t t1,
-                          const StepStats * stats) {
+void Session::record_step(const char * phase, int64_t index, int n_tokens, int32_t token, int drafted, int64_t t0,
+                          int64_t t1, const StepStats * stats) {
     if (config_.telemetry == 0) {
         return;
     }
@@ -151,7 +151,14 @@ void Session::record_step(const char * phase, int64_t index, int n_tokens, int32
         r.null("logits_hash");
     }
     const int64_t rss = rss_bytes();
-    r.opt("rss_bytes", rss >= 0, rss).null("drafted").null("accepted").null("thermal");
+    r.opt("rss_bytes", rss >= 0, rss);
+    const bool speculated = speculator_ && token >= 0;
+    r.opt("drafted", speculated, drafted).opt("accepted", speculated, int64_t(chosen_.size()) - 1);
+    if (speculated) {
+        r.ids("chosen", chosen_.data(), chosen_.size());
+        r.num("draft_ns", speculator_->draft_ns).num("inject_ns", speculator_->inject_ns);
+    }
+    r.null("thermal");
     write(r.done());
 }
 
@@ -189,6 +196,9 @@ void Session::record_details(const char * phase, int64_t index) {
 }
 
 void Session::write(const std::string & line) {
+    if (muted_) {
+        return;
+    }
     if (telemetry_) {
         fwrite(line.data(), 1, line.size(), telemetry_);
         fputc('\n', telemetry_);
@@ -219,7 +229,10 @@ const std::string & Session::finish(const std::string & error) {
     r.num("n_prompt", int64_t(prompt_.size()))
         .num("n_decode", std::max(0, n_chosen_ - 1))
         .num("n_generated", n_chosen_);
-    r.opt("ttft_ns", ttft_ns_ >= 0, ttft_ns_).num("prefill_ns", prefill_ns_).num("decode_ns", decode_ns_);
+    r.num("wall_ns", wall)
+        .opt("ttft_ns", ttft_ns_ >= 0, ttft_ns_)
+        .num("prefill_ns", prefill_ns_)
+        .num("decode_ns", decode_ns_);
     r.opt("peak_bytes", memory.peak >= 0, memory.peak);
     r.opt("ctx_switch_involuntary", now.switches_involuntary >= 0,
           now.switches_involuntary - cpu_begin_.switches_involuntary);

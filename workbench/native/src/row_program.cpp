@@ -194,7 +194,7 @@ ggml_tensor * RowProgram::gather_input(ggml_context * ctx, const Group & group) 
 }
 
 void RowProgram::add_group(ggml_context * ctx, ggml_cgraph * out, const Group & group, const ExpertCache & cache,
-                           size_t align, std::vector<ggml_tensor *> & results) const {
+                           size_t align, std::vector<ggml_tensor *> & results, Inputs & inputs) const {
     const int64_t n     = int64_t(group.rows.size());
     const int64_t dim_k = ids_->ne[1] == 1 ? n : 1;  // one token: its choices side by side
     const int64_t dim_t = ids_->ne[1] == 1 ? 1 : n;  // several: every row a token of its own
@@ -215,6 +215,7 @@ void RowProgram::add_group(ggml_context * ctx, ggml_cgraph * out, const Group & 
         if (node->op == GGML_OP_MUL_MAT_ID) {
             r = ggml_mul_mat_id(ctx, arena(ctx, src0, group, cache, align), mine.at(node->src[1]), slot_ids);
             memcpy(r->op_params, node->op_params, sizeof(r->op_params));
+            inputs.push_back({ src0, r->src[1] });
         } else if (node->op == GGML_OP_ADD_ID) {
             r = ggml_add_id(ctx, mine.at(src0), node->src[1], expert_ids);
         } else if (node->op == GGML_OP_VIEW) {
@@ -239,6 +240,17 @@ void RowProgram::add_group(ggml_context * ctx, ggml_cgraph * out, const Group & 
     }
     for (const ggml_tensor * o : outputs_) {
         results.push_back(mine.at(o));
+    }
+}
+
+// One row per routed row, or one for all of them.
+void RowProgram::add_inputs(const Group & group, const Inputs & inputs, InputSums & sums) {
+    for (const auto & [weight, input] : inputs) {
+        const bool   shared = ggml_nrows(input) == 1;
+        const auto * rows   = static_cast<const float *>(input->data);
+        for (size_t i = 0; i < group.rows.size(); i++) {
+            sums.add_expert_row(weight, group.rows[i].expert, rows + (shared ? 0 : int64_t(i) * input->ne[0]));
+        }
     }
 }
 
@@ -289,7 +301,7 @@ ggml_status RowProgram::run_all(const std::vector<Row> & rows, const std::vector
 }
 
 ggml_status RowProgram::run_wave(const std::vector<Row> & rows, const std::vector<int> & slots, ExpertCache & cache,
-                                 size_t align, ggml_backend_t cpu) {
+                                 size_t align, ggml_backend_t cpu, InputSums * sums) {
     save_inputs();
     scratch_.reset();
     const auto     groups = split(rows, slots, cache, align);
@@ -298,11 +310,15 @@ ggml_status RowProgram::run_wave(const std::vector<Row> & rows, const std::vecto
     ggml_cgraph *  graph  = ggml_new_graph_custom(ctx, count, false);
 
     std::vector<std::vector<ggml_tensor *>> results(groups.size());
+    std::vector<Inputs>                     inputs(groups.size());
     for (size_t g = 0; g < groups.size(); g++) {
-        add_group(ctx, graph, groups[g], cache, align, results[g]);
+        add_group(ctx, graph, groups[g], cache, align, results[g], inputs[g]);
     }
     const ggml_status status = ggml_backend_graph_compute(cpu, graph);
     for (size_t g = 0; status == GGML_STATUS_SUCCESS && g < groups.size(); g++) {
+        if (sums) {
+            add_inputs(groups[g], inputs[g], *sums);
+        }
         for (size_t o = 0; o < outputs_.size(); o++) {
             const size_t row_bytes = size_t(outputs_[o]->ne[0]) * sizeof(float);
             for (size_t i = 0; i < groups[g].rows.size(); i++) {

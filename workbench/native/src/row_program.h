@@ -8,6 +8,7 @@
 #include "expert_map.h"
 #include "ggml-backend.h"
 #include "ggml.h"
+#include "imatrix.h"
 
 #include <cstdint>
 #include <vector>
@@ -57,9 +58,10 @@ class RowProgram {
     ggml_status run_all(const std::vector<Row> & rows, const std::vector<int> & slots, ExpertCache & cache,
                         size_t align, ggml_backend_t cpu);
 
-    // Some of the rows. The first call saves the inputs, since results may reuse their memory.
+    // Some of the rows. The first call saves the inputs, since results may reuse their memory. What every matrix
+    // reads is added to `sums`, if given.
     ggml_status run_wave(const std::vector<Row> & rows, const std::vector<int> & slots, ExpertCache & cache,
-                         size_t align, ggml_backend_t cpu);
+                         size_t align, ggml_backend_t cpu, InputSums * sums = nullptr);
 
     // Whether these rows can share one MUL_MAT_ID: one window of the arena, one in-slot phase.
     bool one_group(const std::vector<Row> & rows, const std::vector<int> & slots, const ExpertCache & cache,
@@ -80,8 +82,11 @@ class RowProgram {
                         size_t align) const;
     ggml_tensor * gather_input(ggml_context * ctx, const Group & group) const;
     void          save_inputs();
+    using Inputs = std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>>;  // weight and what it reads
+
     void add_group(ggml_context * ctx, ggml_cgraph * out, const Group & group, const ExpertCache & cache, size_t align,
-                   std::vector<ggml_tensor *> & results) const;
+                   std::vector<ggml_tensor *> & results, Inputs & inputs) const;
+    static void add_inputs(const Group & group, const Inputs & inputs, InputSums & sums);
 
     const ExpertMap &          map_;
     Scratch &                  scratch_;

@@ -19,9 +19,12 @@ Session::Session(const Job & job) : config_(job.config) {
     }
     try {
         load(job);
-        make_context(config_.n_ctx);
+        if (config_.n_ctx > 0) {
+            make_context(config_.n_ctx);
+        }
     } catch (...) {
         // the destructor of a half-made object does not run
+        speculator_.reset();
         if (context_) {
             llama_free(context_);
         }
@@ -51,7 +54,10 @@ Session::~Session() {
     if (sampler_) {
         llama_sampler_free(sampler_);
     }
-    llama_free(context_);
+    speculator_.reset();
+    if (context_) {
+        llama_free(context_);
+    }
     llama_model_free(model_);
     if (telemetry_) {
         fclose(telemetry_);
@@ -126,7 +132,7 @@ void Session::load(const Job & job) {
 
 void Session::make_context(int n_ctx) {
     llama_context_params params = llama_context_default_params();
-    params.n_ctx                = uint32_t(n_ctx > 0 ? n_ctx : std::min(llama_model_n_ctx_train(model_), 4096));
+    params.n_ctx                = uint32_t(n_ctx);
     params.n_batch              = uint32_t(config_.n_batch);
     params.n_ubatch             = uint32_t(std::min(config_.n_ubatch, config_.n_batch));
     params.n_seq_max            = uint32_t(config_.n_seq_max);
@@ -134,10 +140,30 @@ void Session::make_context(int n_ctx) {
     params.n_threads            = threads_;
     params.n_threads_batch      = threads_;
     params.no_perf              = true;
+    params.n_rs_seq             = uint32_t(config_.speculation.on() ? std::max(16, config_.speculation.draft_max) : 0);
+    params.cb_eval              = sums_ ? InputSums::on_node : nullptr;
+    params.cb_eval_user_data    = sums_;
     context_                    = llama_init_from_model(model_, params);
     if (!context_) {
         throw Error{ "run", "cannot create a context of " + std::to_string(params.n_ctx) + " tokens; lower n_ctx" };
     }
+    if (config_.speculation.on()) {
+        speculator_ = std::make_unique<Speculator>(config_.speculation, model_, context_, threads_);
+    }
+}
+
+// With n_ctx = 0 the context is as large as the job needs, in steps of 256, and at most what the model was made for.
+void Session::need_context(size_t tokens) {
+    const size_t most = size_t(llama_model_n_ctx_train(model_));
+    if (config_.n_ctx > 0 || (context_ && llama_n_ctx(context_) >= std::min(tokens, most))) {
+        return;
+    }
+    if (context_) {
+        speculator_.reset();
+        llama_free(context_);
+        context_ = nullptr;
+    }
+    make_context(int(std::min((tokens + 255) / 256 * 256, most)));
 }
 
 std::vector<int32_t> Session::tokenize(const std::string & text) const {
@@ -164,6 +190,7 @@ void Session::begin(std::vector<int32_t> prompt, int n_predict, std::vector<int3
         }
     }
     const size_t need = prompt.size() + size_t(n_predict);
+    need_context(need);
     if (need > llama_n_ctx(context_)) {
         throw Error{ "toggle", "prompt (" + std::to_string(prompt.size()) + ") plus n_predict (" +
                                    std::to_string(n_predict) + ") exceed the context of " +
@@ -171,6 +198,11 @@ void Session::begin(std::vector<int32_t> prompt, int n_predict, std::vector<int3
     }
     clear(-1);
     llama_sampler_reset(sampler_);
+    width_.reset();
+    if (speculator_ && config_.speculation.adaptive) {
+        width_ = std::make_unique<DraftWidth>(speculator_->draft_max());
+    }
+    history_     = prompt;
     prompt_      = std::move(prompt);
     force_       = std::move(force);
     n_predict_   = n_predict;
@@ -190,14 +222,18 @@ void Session::begin(std::vector<int32_t> prompt, int n_predict, std::vector<int3
 }
 
 void Session::clear(int seq) {
+    if (!context_) {
+        return;
+    }
     llama_memory_seq_rm(llama_get_memory(context_), seq, -1, -1);
 }
 
 void Session::eval(const llama_batch & batch) {
-    decode(batch, "eval", 0, -1);
+    need_context(context_ ? 0 : 4096);
+    decode(batch, "eval", 0, {});
 }
 
-void Session::decode(const llama_batch & batch, const char * phase, int64_t index, int32_t token) {
+void Session::decode(const llama_batch & batch, const char * phase, int64_t index, const std::vector<int32_t> & draft) {
     if (engine_) {
         engine_->begin_step();
     }
@@ -218,12 +254,16 @@ void Session::decode(const llama_batch & batch, const char * phase, int64_t inde
     }
     (strcmp(phase, "prefill") == 0 ? prefill_ns_ : decode_ns_) += t1 - t0;
     keep_logits(batch);
-    piece_.clear();
-    if (strcmp(phase, "eval") != 0 && !logits_.empty()) {
-        next_token_ = choose();
-        append_text();
+    if (speculator_ && strcmp(phase, "eval") != 0) {
+        speculator_->processed(batch);
     }
-    record_step(phase, index, batch.n_tokens, token, t0, t1, engine_ ? &stats : nullptr);
+    const int32_t fed = strcmp(phase, "decode") == 0 ? batch.token[0] : -1;
+    choose(batch, strcmp(phase, "eval") != 0, draft);
+    if (width_ && fed >= 0) {
+        const int64_t round_ns = t1 - t0 + speculator_->draft_ns + speculator_->inject_ns;
+        width_->learn(int(draft.size()), int(chosen_.size()) - 1, round_ns);
+    }
+    record_step(phase, index, batch.n_tokens, fed, int(draft.size()), t0, t1, engine_ ? &stats : nullptr);
     record_details(phase, index);
 }
 
@@ -237,11 +277,30 @@ void Session::keep_logits(const llama_batch & batch) {
     }
 }
 
-int32_t Session::choose() {
-    if (!force_.empty()) {
-        return force_[size_t(n_chosen_)];
+// The target's own sampler decides; a drafted token counts when it is the one chosen, so sampling stays exact.
+void Session::choose(const llama_batch & batch, bool generating, const std::vector<int32_t> & draft) {
+    chosen_.clear();
+    piece_.clear();
+    if (!generating || logits_.empty()) {
+        return;
     }
-    return llama_sampler_sample(sampler_, context_, -1);
+    const llama_vocab * vocab = llama_model_get_vocab(model_);
+    for (size_t i = 0; i <= draft.size(); i++) {
+        const int row = draft.empty() ? batch.n_tokens - 1 : int(i);
+        next_token_   = force_.empty() ? llama_sampler_sample(sampler_, context_, row) : force_[size_t(n_chosen_) + i];
+        chosen_.push_back(next_token_);
+        append_text();
+        const bool ends = !ignore_eos_ && force_.empty() && llama_vocab_is_eog(vocab, next_token_);
+        const bool full = n_chosen_ + int(chosen_.size()) >= n_predict_;
+        if (ends || full) {
+            reason_ = ends ? "eos" : "length";
+            break;
+        }
+        if (i < draft.size() && draft[i] != next_token_) {
+            break;
+        }
+    }
+    logits_.resize(chosen_.size() * size_t(n_vocab_));
 }
 
 // The piece is what can be shown now: a character may need several tokens.
@@ -261,7 +320,7 @@ void Session::append_text() {
             break;
         }
     }
-    piece_ = text_.substr(shown_, end - shown_);
+    piece_ += text_.substr(shown_, end - shown_);
     shown_ = end;
 }
 
@@ -273,20 +332,26 @@ bool Session::next() {
         reason_ = "interrupted";
         return false;
     }
-    const bool   prefill = prompt_done_ < prompt_.size();
-    const size_t n       = prefill ? std::min(size_t(config_.n_batch), prompt_.size() - prompt_done_) : 1;
-    llama_batch  batch   = llama_batch_init(int32_t(n), 0, 1);
-    batch.n_tokens       = int32_t(n);
+    const bool           prefill = prompt_done_ < prompt_.size();
+    const int            n_past  = int(prompt_.size()) + n_chosen_ - 1;  // where the latest token goes
+    std::vector<int32_t> draft;
+    if (speculator_ && !prefill) {
+        const int most = std::min(speculator_->draft_max(), n_predict_ - n_chosen_ - 1);
+        draft = speculator_->draft(history_, next_token_, n_past, width_ ? std::min(width_->choose(), most) : most);
+    }
+    const size_t n     = prefill ? std::min(size_t(config_.n_batch), prompt_.size() - prompt_done_) : 1 + draft.size();
+    llama_batch  batch = llama_batch_init(int32_t(n), 0, 1);
+    batch.n_tokens     = int32_t(n);
     for (size_t i = 0; i < n; i++) {
-        batch.token[i]     = prefill ? prompt_[prompt_done_ + i] : next_token_;
-        batch.pos[i]       = llama_pos(prompt_done_ + i + (prefill ? 0 : size_t(n_chosen_ - 1)));
+        batch.token[i]     = prefill ? prompt_[prompt_done_ + i] : i == 0 ? next_token_ : draft[i - 1];
+        batch.pos[i]       = prefill ? llama_pos(prompt_done_ + i) : llama_pos(n_past + int(i));
         batch.n_seq_id[i]  = 1;
         batch.seq_id[i][0] = 0;
         batch.logits[i]    = !prefill || prompt_done_ + i + 1 == prompt_.size();
     }
+    const int32_t fed = prefill ? -1 : next_token_;
     try {
-        decode(batch, prefill ? "prefill" : "decode", prefill ? int64_t(prompt_done_) : n_chosen_ - 1,
-               prefill ? -1 : next_token_);
+        decode(batch, prefill ? "prefill" : "decode", prefill ? int64_t(prompt_done_) : n_chosen_ - 1, draft);
     } catch (const Error &) {
         llama_batch_free(batch);
         reason_ = "error";
@@ -302,14 +367,26 @@ bool Session::next() {
     if (ttft_ns_ < 0) {
         ttft_ns_ = mono_ns() - begin_ns_;
     }
-    n_chosen_++;
-    const llama_vocab * vocab = llama_model_get_vocab(model_);
-    if (!ignore_eos_ && force_.empty() && llama_vocab_is_eog(vocab, next_token_)) {
-        reason_ = "eos";
-    } else if (n_chosen_ >= n_predict_) {
-        reason_ = "length";
+    n_chosen_ += int(chosen_.size());
+    if (speculator_) {
+        follow(prefill, fed, draft);
     }
     return true;
+}
+
+// Keeps the drafter and both contexts at what was really chosen.
+void Session::follow(bool prefill, int32_t fed, const std::vector<int32_t> & draft) {
+    if (prefill) {
+        speculator_->begin(prompt_);
+        return;
+    }
+    history_.push_back(fed);
+    history_.insert(history_.end(), chosen_.begin(), chosen_.end() - 1);
+    const int n_past = int(prompt_.size()) + n_chosen_ - 1;
+    if (!draft.empty() && !llama_memory_seq_rm(llama_get_memory(context_), 0, n_past, -1)) {
+        throw Error{ "run", "this model's memory cannot forget rejected tokens; run with speculation=off" };
+    }
+    speculator_->accepted(int(chosen_.size()) - 1, n_past);
 }
 
 }  // namespace les

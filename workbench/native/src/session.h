@@ -4,6 +4,7 @@
 #include "engine.h"
 #include "job.h"
 #include "llama.h"
+#include "speculation.h"
 
 #include <atomic>
 #include <cstdio>
@@ -24,6 +25,13 @@ class Session {
     void clear(int seq);
     void interrupt() { interrupted_.store(true); }
 
+    // From now on what every matrix reads is added to `sums`; a pass is one unrecorded decode call from position 0.
+    void observe(InputSums * sums);
+    void observe_pass(const std::vector<int32_t> & tokens);
+
+    // Unrecorded passes, to warm caches up.
+    void mute(bool on) { muted_ = on; }
+
     const std::string & header() const { return header_; }
     std::string         take_lines();
     const std::string & finish(const std::string & error);
@@ -36,30 +44,38 @@ class Session {
     std::vector<int32_t>       tokenize(const std::string & text) const;
 
   private:
-    void        load(const Job & job);
-    void        make_context(int n_ctx);
-    void        decode(const llama_batch & batch, const char * phase, int64_t index, int32_t token);
-    void        keep_logits(const llama_batch & batch);
-    int32_t     choose();
-    void        append_text();
+    void load(const Job & job);
+    void make_context(int n_ctx);
+    void need_context(size_t tokens);
+    void decode(const llama_batch & batch, const char * phase, int64_t index, const std::vector<int32_t> & draft);
+    void keep_logits(const llama_batch & batch);
+    void choose(const llama_batch & batch, bool generating, const std::vector<int32_t> & draft);
+    void follow(bool prefill, int32_t fed, const std::vector<int32_t> & draft);
+    void append_text();
     std::string make_header(const Job & job) const;
-    void        record_step(const char * phase, int64_t index, int n_tokens, int32_t token, int64_t t0, int64_t t1,
-                            const StepStats * stats);
+    void        record_step(const char * phase, int64_t index, int n_tokens, int32_t token, int drafted, int64_t t0,
+                            int64_t t1, const StepStats * stats);
     void        record_details(const char * phase, int64_t index);
     void        write(const std::string & line);
 
     Config                  config_;
     int                     threads_ = 1;
     std::unique_ptr<Engine> engine_;
+    InputSums *             sums_    = nullptr;
     llama_model *           model_   = nullptr;
     llama_context *         context_ = nullptr;
     llama_sampler *         sampler_ = nullptr;
     int                     n_vocab_ = 0;
 
+    std::unique_ptr<Speculator> speculator_;
+    std::unique_ptr<DraftWidth> width_;  // set when the draft length adapts
+
     std::vector<int32_t> prompt_, force_;
+    std::vector<int32_t> history_;  // prompt and what was chosen, without the token fed next
+    std::vector<int32_t> chosen_;   // by the latest call: more than one where drafted tokens were accepted
     size_t               prompt_done_ = 0;
     int                  n_predict_ = 0, n_chosen_ = 0;
-    bool                 ignore_eos_ = false, begun_ = false;
+    bool                 ignore_eos_ = false, begun_ = false, muted_ = false;
     int32_t              next_token_ = -1;
     std::string          reason_;
     std::vector<float>   logits_;

@@ -1,0 +1,144 @@
+"""Drafting never changes what is generated, reads a verified batch's experts once, and refuses what would abort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drafters import random_drafter
+
+from workbench import ModelFileError, RunConfig, Session, ToggleError, UnsupportedArchitectureError
+
+pytestmark = pytest.mark.native
+
+PROMPT = [5, 9, 20, 31, 5, 9, 20, 44, 60, 5, 9, 20, 31, 5, 9, 20, 44, 61, 5, 9]
+FLASH = {"cache_slots": 5, "lookahead": "router", "ready_first": True, "io": "buffered", "threads": 1}
+ENGLISH = "Once upon a time there was a girl named Lily. Lily had a red ball. Lily took the red ball to the park. Lily"
+
+
+def generate(model: Path, prompt: Any = PROMPT, n: int = 48, **toggles: Any) -> tuple[list[int], list[dict[str, Any]]]:
+    """Chosen tokens and records."""
+    with Session(model, **{**FLASH, **toggles}) as session:
+        records = list(session.generate(prompt, n_predict=n, ignore_eos=True))
+        assert session.end is not None
+        assert session.end["n_generated"] == n
+    chosen = [t for r in records for t in (r.get("chosen") or [r["next"]]) if t is not None]
+    return chosen, records
+
+
+@pytest.mark.parametrize("arch", ["qwen3moe", "qwen35moe", "gpt-oss", "lfm2moe"])
+@pytest.mark.parametrize("kind", ["draft-simple", "dspark"])
+def test_greedy_output_is_that_of_plain_decoding(
+    tiny_file: Callable[..., Path], tmp_path: Path, arch: str, kind: str
+) -> None:
+    """With drafters that are nearly always wrong, so that every round rolls back."""
+    model = tiny_file(arch)
+    dspark = kind == "dspark"
+    draft = random_drafter(tmp_path / "drafter.gguf") if dspark else tiny_file("qwen3moe", seed=7)
+    plain, _ = generate(model)
+    chosen, records = generate(model, speculation=kind, draft_model=str(draft), draft_max=3)
+    assert len(plain) == 48
+    assert chosen == plain
+    drafted = sum(r["drafted"] or 0 for r in records)
+    assert drafted > 48
+    assert sum(r["accepted"] or 0 for r in records) < drafted / 2
+
+
+@pytest.mark.parametrize("kind", ["ngram-simple", "ngram-mod"])
+def test_repetition_is_drafted_without_a_model(demo_file: Path, kind: str) -> None:
+    plain, _ = generate(demo_file, ENGLISH, n=96)
+    chosen, records = generate(demo_file, ENGLISH, n=96, speculation=kind, draft_max=4)
+    assert sum(r["drafted"] or 0 for r in records) > 0
+    assert chosen[:16] == plain[:16]
+
+
+def test_a_perfect_drafter_is_always_accepted(demo_file: Path) -> None:
+    plain, _ = generate(demo_file, ENGLISH)
+    chosen, records = generate(demo_file, ENGLISH, speculation="draft-simple", draft_model=str(demo_file), draft_max=3)
+    rounds = [r for r in records if r["phase"] == "decode"]
+    assert sum(r["accepted"] for r in rounds) >= 0.9 * sum(r["drafted"] for r in rounds) > 20
+    assert len(rounds) < 20
+    assert chosen[:16] == plain[:16]  # batch width changes kernels: later near-ties may differ
+
+
+def test_sampling_stays_exact(demo_file: Path) -> None:
+    sampled = {"temperature": 1.0, "seed": 5}
+    plain, _ = generate(demo_file, ENGLISH, n=32, **sampled)
+    options = {"speculation": "draft-simple", "draft_model": str(demo_file), "draft_max": 3}
+    chosen, records = generate(demo_file, ENGLISH, n=32, **options, **sampled)
+    assert chosen[:12] == plain[:12]
+    assert sum(r["drafted"] or 0 for r in records) > 0
+
+
+def test_a_verified_batch_reads_the_union_of_its_experts_once(demo_file: Path) -> None:
+    options = {"cache_slots": 0, "lookahead": "off", "ready_first": False, "draft_max": 4}
+    _, records = generate(demo_file, ENGLISH, speculation="draft-simple", draft_model=str(demo_file), **options)
+    rounds = [r for r in records if r["phase"] == "decode" and r["drafted"] == 4]
+    assert rounds
+    for r in rounds:
+        assert r["n_tokens"] == 5
+        assert r["reads"] == 3 * r["lookups"]
+        assert 8 * 4 < r["lookups"] < 5 * 4 * 8
+    assert all(r["draft_ns"] > 0 and r["inject_ns"] >= 0 for r in rounds)
+
+
+def test_adaptive_width_stays_within_the_limit_and_still_exact(demo_file: Path) -> None:
+    plain, _ = generate(demo_file, ENGLISH, n=64)
+    options = {"speculation": "draft-simple", "draft_model": str(demo_file), "draft_max": 3, "draft_adaptive": True}
+    chosen, records = generate(demo_file, ENGLISH, n=64, **options)
+    widths = {r["drafted"] for r in records if r["phase"] == "decode"}
+    assert 0 in widths
+    assert max(widths) == 3
+    assert chosen[:16] == plain[:16]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "toggles", "names"),
+    [
+        ({"n_embd": 128}, {}, "hidden size 128, the target has 256"),
+        ({"n_vocab": 600}, {}, "600 tokens, the target 512"),
+        ({"target_layers": (1, 5)}, {}, "taps layer 5 of a target with 5 layers"),
+        ({"markov": False}, {}, "not a DSpark drafter"),
+        ({"mask": False}, {}, "no mask token"),
+        ({"confidence": False}, {"draft_min_p": 0.5}, "no confidence head"),
+        ({"block_size": 4}, {"draft_max": 7}, "trained for blocks of 4"),
+    ],
+)
+def test_a_drafter_that_does_not_fit_is_refused(
+    tiny_file: Callable[..., Path], tmp_path: Path, drafter: dict[str, Any], toggles: dict[str, Any], names: str
+) -> None:
+    path = random_drafter(tmp_path / "drafter.gguf", **drafter)
+    with pytest.raises((ModelFileError, ToggleError), match=names):
+        generate(tiny_file("qwen3moe"), n=4, speculation="dspark", draft_model=str(path), **toggles)
+
+
+def test_an_architecture_without_taps_is_refused(tiny_file: Callable[..., Path], tmp_path: Path) -> None:
+    path = random_drafter(tmp_path / "drafter.gguf")
+    with pytest.raises(UnsupportedArchitectureError, match="'olmoe' exposes no layer inputs"):
+        generate(tiny_file("olmoe"), n=4, speculation="dspark", draft_model=str(path))
+
+
+def test_a_missing_or_broken_drafter_is_refused(tiny_file: Callable[..., Path], tmp_path: Path) -> None:
+    model = tiny_file("qwen3moe")
+    with pytest.raises(ModelFileError, match=r"none\.gguf"):
+        generate(model, n=4, speculation="dspark", draft_model=str(tmp_path / "none.gguf"))
+    (tmp_path / "junk.gguf").write_bytes(b"junk" * 100)
+    with pytest.raises(ModelFileError, match=r"junk\.gguf.*GGUF"):
+        generate(model, n=4, speculation="draft-simple", draft_model=str(tmp_path / "junk.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("toggles", "names"),
+    [
+        ({"speculation": "dspark"}, "needs draft_model"),
+        ({"speculation": "ngram-mod", "draft_model": "x.gguf"}, "draft_model contradicts"),
+        ({"draft_max": 3}, "draft_max=3 needs speculation"),
+        ({"draft_adaptive": True}, "needs speculation"),
+        ({"speculation": "telepathy"}, "choose one of"),
+    ],
+)
+def test_contradictory_drafting_toggles(toggles: dict[str, Any], names: str) -> None:
+    with pytest.raises(ToggleError, match=names):
+        RunConfig(**toggles)

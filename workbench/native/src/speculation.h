@@ -1,0 +1,87 @@
+// Drafting: upstream's speculative decoders behind the checks that keep them from aborting the process.
+#pragma once
+
+#include "expert_map.h"
+#include "llama.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct common_speculative;
+struct common_params_speculative;
+
+namespace les {
+
+struct SpeculationOptions {
+    std::string kind = "off";  // off | dspark | ngram-simple | ngram-mod | draft-simple
+    std::string draft_model;
+    int         draft_max = 0;    // tokens per round; 0: the trained block, or 4
+    double      min_p     = 0.0;  // the draft ends at the first token less certain than this
+    bool        adaptive  = false;
+
+    bool on() const { return kind != "off"; }
+};
+
+// What a draft file says of itself, read before anything is loaded.
+struct DraftFacts {
+    std::string          arch;
+    int                  n_embd     = 0;
+    int64_t              n_vocab    = 0;
+    int                  block_size = 0;
+    bool                 markov     = false;
+    bool                 confidence = false;
+    bool                 mask       = false;
+    std::vector<int32_t> target_layers;
+};
+
+DraftFacts read_draft(const std::string & path);  // throws Error (file)
+
+class Speculator {
+  public:
+    // Throws Error (toggle | file | arch) for everything upstream would abort on.
+    Speculator(const SpeculationOptions & options, llama_model * target, llama_context * context, int threads);
+    ~Speculator();
+
+    int  draft_max() const { return draft_max_; }
+    void begin(const std::vector<int32_t> & prompt);
+
+    // At most `n_max` tokens expected after `last` at position `n_past`, whose predecessors are `history`.
+    std::vector<int32_t> draft(const std::vector<int32_t> & history, int32_t last, int n_past, int n_max);
+
+    void processed(const llama_batch & batch);  // after every decode call of the target
+    void accepted(int n_accepted, int n_past);  // of the latest draft; forgets the rest
+
+    int64_t draft_ns = 0, inject_ns = 0;  // of the latest round
+
+  private:
+    void load_draft(const SpeculationOptions & options, llama_model * target, llama_context * context, int threads);
+
+    int                                        draft_max_ = 4;
+    llama_model *                              model_     = nullptr;
+    llama_context *                            context_   = nullptr;
+    llama_context *                            target_    = nullptr;
+    std::unique_ptr<common_params_speculative> params_;
+    common_speculative *                       speculative_ = nullptr;
+    std::vector<int32_t>                       drafted_;
+};
+
+// Chooses how many tokens to draft, from what rounds of each width took and how many of their tokens were accepted.
+class DraftWidth {
+  public:
+    explicit DraftWidth(int most);
+
+    int  choose();
+    void learn(int drafted, int accepted, int64_t round_ns);
+
+  private:
+    double expected_tokens(int width) const;
+    double expected_ns(int width) const;
+
+    std::vector<double> ns_;      // by width; 0: never measured
+    std::vector<double> accept_;  // by position: how often it was accepted once reached
+    int64_t             rounds_ = 0;
+};
+
+}  // namespace les
