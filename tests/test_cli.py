@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -30,7 +31,7 @@ def test_every_command_says_what_it_does(name: str) -> None:
     assert command is not None
     assert len(command.help or "") > 30
     for parameter in command.params:
-        if hasattr(parameter, "help"):
+        if isinstance(parameter, click.Option):
             assert parameter.help, f"{name} {parameter.name} has no help"
     assert f"workbench {name}" in README, f"the README does not mention `workbench {name}`"
 

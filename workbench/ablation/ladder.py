@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -123,6 +124,7 @@ def run_ladder(
         When the model cannot be used at all. A rung that fails is a row, not an error.
     """
     folder = Path(folder)
+    suite = with_matched_threads(suite)
     model = read_model(path)
     sha256 = {NATIVE: model.sha256}
     machine, build = machine_id(), build_id()
@@ -160,6 +162,16 @@ def run_ladder(
     }
     write_files(folder, document=document, manifest=manifest, outcomes=outcomes)
     return Ladder(document=document, suite=suite, outcomes=outcomes, reused=schedule.reused, ran=schedule.ran)
+
+
+def with_matched_threads(suite: Suite) -> Suite:
+    """The suite with one number of compute threads for every rung, stock included: all cores but one for the lanes.
+
+    Kernels split their sums by thread (attention over long contexts), so only equal threads can be bit-exact.
+    """
+    if suite.base.get("threads"):
+        return suite
+    return replace(suite, base={**suite.base, "threads": max(1, (os.cpu_count() or 1) - 1)})
 
 
 def _document(

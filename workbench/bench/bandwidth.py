@@ -30,5 +30,5 @@ def run(*, repeats: int = 5, tokens: int = 16) -> None:
             "flash busy": sum(shares) / len(shares),
         },
     ]
-    notes = [f"synthetic {SHAPE.label}; {config.lanes} lanes, {block / 1e6:.2f} MB reads, direct, native flash"]
+    notes = [f"{SHAPE.label}; {config.lanes} lanes, {block / 1e6:.2f} MB reads, direct, native flash"]
     report("bandwidth", ratio(decoding, idle), 0.85, rows, notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,20 @@ from workbench.storage.synth import SynthShape, synthesize
 from workbench.telemetry import Recording, summarize
 
 PROMPT = "The expert weights stay in flash; the next layer's router is asked early which of them it will want."
-SHAPE = SynthShape(n_layer=16, n_embd=1024, n_ff=768, n_expert=64, n_expert_used=8)
+# A token's dense part is about as large as its experts, as in the article's model.
+SHAPE = SynthShape(n_head=32, n_head_kv=8, head_dim=128, n_vocab=65536)
 
 
 def bench_model(*, packed: bool = False) -> Path:
-    """The synthetic benchmark model (1.4 GB, cached), native or expert-contiguous."""
+    """The synthetic benchmark model (3 GB, cached), native or expert-contiguous."""
     folder = cache_folder() / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    native = folder / "synthetic-16x64.gguf"
+    native = folder / f"{SHAPE.label.replace(' ', '-').replace('/', '-').replace(',', '')}.gguf"
     if not native.exists():
         synthesize(native, SHAPE)
     if not packed:
         return native
-    contiguous = folder / "synthetic-16x64.packed.gguf"
+    contiguous = native.with_suffix(".packed.gguf")
     if not contiguous.exists():
         pack(native, contiguous)
     return contiguous
@@ -40,8 +41,10 @@ def n_threads() -> int:
     return os.cpu_count() or 1
 
 
-def run_once(model: Path, config: RunConfig, *, tokens: int, prompt: str = PROMPT, **how: Any) -> Recording:
-    """One run in its own process."""
+def run_once(
+    model: Path, config: RunConfig, *, tokens: int, prompt: str = PROMPT, warm_up: int = 0, **how: Any
+) -> Recording:
+    """One run in its own process, after `warm_up` unrecorded passes of the same generation."""
     job = {
         "model": str(model),
         "config": config.to_dict(),
@@ -49,19 +52,30 @@ def run_once(model: Path, config: RunConfig, *, tokens: int, prompt: str = PROMP
         "prompt": prompt,
         "n_predict": tokens,
         "ignore_eos": True,
+        "warm_up": warm_up,
     }
     return run_native(job, **how)
 
 
+def decode_tok_s(recording: Recording) -> float:
+    """Decode tokens per second as every table gives it."""
+    return float(summarize(recording)["decode_tok_s"])
+
+
 def interleave(
-    cases: Mapping[str, tuple[Path, RunConfig]], *, tokens: int, repeats: int, metric: str = "decode_tok_s"
+    cases: Mapping[str, tuple[Path, RunConfig]],
+    *,
+    tokens: int,
+    repeats: int,
+    warm_up: int = 0,
+    rate: Callable[[Recording], float] = decode_tok_s,
 ) -> tuple[dict[str, list[float]], dict[str, list[dict[str, Any]]]]:
     """Run the cases A B … then … B A, `repeats` times after one warm-up each.
 
     Returns
     -------
     samples, summaries
-        Per case: `metric` of each repeat, and each repeat's whole summary.
+        Per case: `rate` of each repeat (decode tokens per second), and each repeat's whole summary.
     """
     from tqdm import tqdm
 
@@ -71,12 +85,12 @@ def interleave(
         order += [(name, False) for name in (names if r % 2 == 0 else reversed(names))]
     samples: dict[str, list[float]] = {name: [] for name in names}
     summaries: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for name, warm_up in tqdm(order, desc="runs", unit="run"):
+    for name, discarded in tqdm(order, desc="runs", unit="run"):
         model, config = cases[name]
-        summary = summarize(run_once(model, config, tokens=tokens))
-        if not warm_up:
-            samples[name].append(float(summary[metric]))
-            summaries[name].append(summary)
+        recording = run_once(model, config, tokens=tokens, warm_up=warm_up)
+        if not discarded:
+            samples[name].append(rate(recording))
+            summaries[name].append(summarize(recording))
     return samples, summaries
 
 
@@ -109,6 +123,8 @@ def report(
     for row in rows:
         table.add_row(*(_cell(v) for v in row.values()))
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
     console.print(table)
     if estimate is None:
         console.print("ratio: not measured")

@@ -14,6 +14,6 @@ def run(*, repeats: int = 5, tokens: int = 24) -> None:
         "lookahead + ready-first": (model, RunConfig(lookahead="router", ready_first=True, lanes=2, threads=1)),
     }
     samples, summaries = interleave(cases, tokens=tokens, repeats=repeats)
-    notes = [f"synthetic {SHAPE.label}, expert-contiguous; native flash, direct reads, c = 0; compute ms side by side"]
+    notes = [f"{SHAPE.label}, expert-contiguous; native flash, direct reads, c = 0; compute ms side by side"]
     estimate = ratio(samples["lookahead + ready-first"], samples["serial on demand"])
     report("overlap", estimate, 1.3, case_rows(samples, summaries), notes)

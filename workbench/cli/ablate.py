@@ -17,7 +17,7 @@ INTERRUPTED = 130
 
 
 @click.command("ablate")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model")
 @click.option("--suite", type=click.Path(path_type=Path), help="Suite file (YAML or JSON); default: the whole ladder.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder; default: runs/ablate-MODEL.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write the JSON document here.")
@@ -36,7 +36,7 @@ INTERRUPTED = 130
 @click.option("--timeout", "timeout_s", type=float, help="Limit of a single run, s; a run beyond it fails its rung.")
 @click.option("--fresh", is_flag=True, help="Measure again instead of resuming the run folder.")
 def command(
-    model: Path,
+    model: str,
     suite: Path | None,
     out: Path | None,
     json_path: Path | None,
@@ -49,7 +49,7 @@ def command(
     timeout_s: float | None,
     fresh: bool,
 ) -> None:
-    """Run the ablation ladder on MODEL (a GGUF with experts).
+    """Run the ablation ladder on MODEL (a GGUF with experts, or owner/repo:file.gguf on the hub).
 
     Every rung runs in its own process: once fed the reference's tokens, to compare all logits with stock llama.cpp,
     then timed in interleaved repeats. Finished runs are kept in the run folder; the same command resumes an
@@ -57,6 +57,9 @@ def command(
 
     Prints a table, then ONE JSON document as the last line. Exit code: 0; 1 when a rung failed or differs.
     """
+    from workbench.models import resolve_model
+
+    path = resolve_model(model)
     chosen = load_suite(suite) if suite else Suite()
     values: dict[str, Any] = {"repeats": repeats, "tokens": tokens, "prompts": prompts or None}
     chosen = replace(chosen, **{k: v for k, v in values.items() if v is not None})
@@ -64,9 +67,9 @@ def command(
         base = {"io": "buffered"} | dict(chosen.base)  # the real reads must be faster than the emulated ones
         chosen = replace(chosen, flash=flash_toggles(bandwidth, emulate_latency_ns), base=base)
     perform(
-        model,
+        path,
         chosen,
-        out or Path("runs") / f"ablate-{model.stem}",
+        out or Path("runs") / f"ablate-{path.stem}",
         json_path=json_path,
         packed=packed,
         timeout_s=timeout_s,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,14 +15,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document: {summary, layers}.")
-def command(model: Path, as_json: bool) -> None:
+def command(model: str, as_json: bool) -> None:
     """Show MODEL's layers, experts, bytes per expert, layout and reads per expert."""
+    from workbench.models import resolve_model
     from workbench.storage.gguf_file import open_gguf
     from workbench.storage.inspect import inspect, summarize
 
-    file = open_gguf(model)
+    file = open_gguf(resolve_model(model))
     summary, layers = summarize(file), inspect(file)
     if as_json:
         click.echo(json.dumps({"summary": dataclasses.asdict(summary), "layers": layers.to_dict("records")}))

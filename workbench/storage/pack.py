@@ -7,10 +7,12 @@ and carries the original headers and hashes so that `unpack` restores the source
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tqdm import tqdm
@@ -34,6 +36,9 @@ from workbench.storage.transfer import chunks, read_at, write_at
 
 PACKED_ALIGNMENT_BYTES = 4096
 _NO_HASH = "0" * 64
+
+Take = Callable[[int, int], bytes]
+"""(n_bytes, offset) → the next bytes of a file that is read front to back."""
 
 
 def pack(source: str | Path, target: str | Path, *, progress: bool = True, overwrite: bool = False) -> Path:
@@ -71,14 +76,42 @@ def pack(source: str | Path, target: str | Path, *, progress: bool = True, overw
         check_target(target, overwrite=overwrite)
         for shard in model.shards:
             _check_restorable(shard, target)
+    return pack_stream(model, target, _from_disk, desc="pack", progress=progress, overwrite=overwrite)
+
+
+def pack_stream(
+    model: GgufFile,
+    target: Path,
+    open_shard: Callable[[Shard], contextlib.AbstractContextManager[Take]],
+    *,
+    desc: str,
+    progress: bool = True,
+    overwrite: bool = False,
+) -> Path:
+    """Write the expert-contiguous form of a model whose bytes need not lie in a file.
+
+    Parameters
+    ----------
+    model
+        Headers of the model's shards; their paths' names are those that `unpack` restores.
+    open_shard
+        Opens a shard for reading front to back.
+    desc
+        What the progress bar says.
+    """
+    with one_sentence(f"writing {target}"):
+        check_target(target, overwrite=overwrite)
         tensors, data_bytes = lay_out(_packed_order(model), PACKED_ALIGNMENT_BYTES)
         head = _packed_header(model, tensors, [_NO_HASH] * len(model.shards))
         places = _packed_places(model, tensors, len(head))
         with (
             atomic_file(target, len(head) + data_bytes) as out,
-            tqdm(total=model.size_bytes, unit="B", unit_scale=True, desc="pack", disable=not progress) as bar,
+            tqdm(total=model.size_bytes, unit="B", unit_scale=True, desc=desc, disable=not progress) as bar,
         ):
-            hashes = [_scatter(shard, out.fileno(), places, bar) for shard in model.shards]
+            hashes = []
+            for shard in model.shards:
+                with open_shard(shard) as take:
+                    hashes.append(_scatter(shard, take, out.fileno(), places, bar))
             write_at(out.fileno(), _packed_header(model, tensors, hashes), 0)
     return target
 
@@ -129,32 +162,37 @@ def _packed_places(model: GgufFile, tensors: tuple[Tensor, ...], data_start: int
     return places
 
 
-def _scatter(shard: Shard, out: int, places: dict[str, Placement], bar: tqdm) -> str:
+@contextlib.contextmanager
+def _from_disk(shard: Shard) -> Iterator[Take]:
+    with shard.path.open("rb", buffering=0) as file:
+        yield lambda n_bytes, offset: read_at(file.fileno(), n_bytes, offset, shard.path)
+        if os.fstat(file.fileno()).st_size != shard.size_bytes:
+            raise ModelFileError(f"{shard.path}: changed while it was packed")
+
+
+def _scatter(shard: Shard, source: Take, out: int, places: dict[str, Placement], bar: tqdm) -> str:
     """Copy one shard's tensors to their places; return the SHA-256 of the whole shard."""
     header = shard.header
     digest = hashlib.sha256(header.raw)
     bar.update(header.data_start)
-    with shard.path.open("rb", buffering=0) as file:
 
-        def take(n_bytes: int, offset: int) -> bytes:
-            data = read_at(file.fileno(), n_bytes, offset, shard.path)
-            digest.update(data)
-            bar.update(n_bytes)
-            return data
+    def take(n_bytes: int, offset: int) -> bytes:
+        data = source(n_bytes, offset)
+        digest.update(data)
+        bar.update(n_bytes)
+        return data
 
-        at = header.data_start
-        for tensor in header.tensors:
-            start = header.data_start + tensor.offset
-            _check_padding(shard, take(start - at, at))
-            at = start
-            place = places[tensor.name]
-            for piece in range(place.n_pieces):
-                for done, n_bytes in chunks(place.piece_bytes):
-                    write_at(out, take(n_bytes, at), place.offset + piece * place.stride_bytes + done)
-                    at += n_bytes
-        _check_padding(shard, take(shard.size_bytes - at, at))
-        if os.fstat(file.fileno()).st_size != shard.size_bytes:
-            raise ModelFileError(f"{shard.path}: changed while it was packed")
+    at = header.data_start
+    for tensor in header.tensors:
+        start = header.data_start + tensor.offset
+        _check_padding(shard, take(start - at, at))
+        at = start
+        place = places[tensor.name]
+        for piece in range(place.n_pieces):
+            for done, n_bytes in chunks(place.piece_bytes):
+                write_at(out, take(n_bytes, at), place.offset + piece * place.stride_bytes + done)
+                at += n_bytes
+    _check_padding(shard, take(shard.size_bytes - at, at))
     return digest.hexdigest()
 
 
