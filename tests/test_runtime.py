@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf_files import split
 
-from workbench import Session
+from workbench import ModelFileError, Session
 
 pytestmark = pytest.mark.native
 
@@ -109,6 +110,18 @@ def test_bit_exact_with_a_chunked_prompt_and_threads(tiny_file: Callable[..., Pa
     records, logits = decoded(model, force=tokens, n_batch=7, threads=threads, **TOGGLES["small cache"])
     assert [r["n_tokens"] for r in records if r.get("phase") == "prefill"] == [7, 7, 7, 2]
     assert_bit_exact(logits, wanted)
+
+
+def test_bit_exact_from_shards(tiny_file: Callable[..., Path], tmp_path: Path) -> None:
+    model = tiny_file("qwen3moe", dtype="q4_k")
+    tokens, wanted = reference(model)
+    shards = split(model, tmp_path, 3)
+    records, logits = decoded(shards[0], force=tokens, **TOGGLES["wide"])
+    assert_bit_exact(logits, wanted)
+    assert records[0]["bytes"] > 0
+    shards[2].unlink()
+    with pytest.raises(ModelFileError, match=shards[2].name):
+        Session(shards[0])
 
 
 def test_bit_exact_for_sequences_side_by_side(tiny_file: Callable[..., Path]) -> None:

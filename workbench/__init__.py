@@ -22,17 +22,24 @@ from workbench.errors import (
 )
 
 __all__ = [
+    "Ladder",
     "ModelFileError",
     "NativeError",
+    "Run",
     "RunConfig",
     "RunError",
     "Session",
     "ToggleError",
     "UnsupportedArchitectureError",
     "WorkbenchError",
+    "ablate",
+    "load_runs",
+    "run",
 ]
 
-_LAZY = {"Session": "workbench.session"}
+_LAZY = {"Session": "workbench.session"} | dict.fromkeys(
+    ("Ladder", "Run", "ablate", "load_runs", "run"), "workbench.api"
+)
 
 
 def _use_our_libraries() -> None:
