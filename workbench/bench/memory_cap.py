@@ -13,7 +13,6 @@ from workbench.config import RunConfig
 from workbench.memory_cap import CapNotPermittedError, MemoryCap
 from workbench.telemetry import summarize
 
-
 CACHE_SLOTS = 12  # about a third of what the cap leaves beside the resident part
 
 
