@@ -135,7 +135,7 @@ class Ladder:
     def _repr_html_(self) -> str:
         kinds = {label for row in self.document["rows"] for label in row["labels"]}
         return (
-            f"<b>{self.document['model']['name']}</b>{_badges(sorted(kinds))}{self.table.to_html(float_format='%.4g')}"
+            f"<b>{self.document['model']['name']}</b>{_badges(sorted(kinds))}{self.table.to_html(float_format="{:.4g}".format)}"
         )
 
 
