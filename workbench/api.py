@@ -134,9 +134,8 @@ class Ladder:
 
     def _repr_html_(self) -> str:
         kinds = {label for row in self.document["rows"] for label in row["labels"]}
-        return (
-            f"<b>{self.document['model']['name']}</b>{_badges(sorted(kinds))}{self.table.to_html(float_format="{:.4g}".format)}"
-        )
+        table = self.table.to_html(float_format=lambda value: f"{value:.4g}")
+        return f"<b>{self.document['model']['name']}</b>{_badges(sorted(kinds))}{table}"
 
 
 def run(model: str | Path, prompt: str, *, tokens: int = 64, ignore_eos: bool = False, **toggles: Any) -> Run:
