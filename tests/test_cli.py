@@ -22,7 +22,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 def invoke(*arguments: str) -> str:
     result = CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -10,7 +10,14 @@ import click
 
 @click.command("iobench")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--lanes", multiple=True, type=click.IntRange(1, 64), default=(1, 2, 4, 8), show_default=True)
+@click.option(
+    "--lanes",
+    multiple=True,
+    type=click.IntRange(1, 64),
+    default=(1, 2, 4, 8),
+    show_default=True,
+    help="Concurrent reads.",
+)
 @click.option(
     "--kib", multiple=True, type=click.IntRange(4), default=(64, 256, 1024, 4096), show_default=True, help="Read size."
 )
