@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
 PATCHES = sorted((HERE / "patches").glob("*.patch"))
-KEEP = ("include/", "ggml/", "src/", "cmake/", "vendor/", "common/", "CMakeLists.txt", "LICENSE")
+KEEP = ("include/", "ggml/", "src/", "cmake/", "vendor/", "common/", "tools/imatrix/", "CMakeLists.txt", "LICENSE")
 FLAGS = {
     "CMAKE_BUILD_TYPE": "Release",
     "BUILD_SHARED_LIBS": "ON",

@@ -54,7 +54,11 @@ void Session::clear(int seq) {
     if (!context_) {
         return;
     }
-    llama_memory_seq_rm(llama_get_memory(context_), seq, -1, -1);
+    if (seq < 0) {
+        llama_memory_clear(llama_get_memory(context_), false);
+    } else {
+        llama_memory_seq_rm(llama_get_memory(context_), seq, -1, -1);
+    }
 }
 
 void Session::eval(const llama_batch & batch) {
@@ -84,7 +88,13 @@ void Session::decode(const llama_batch & batch, const char * phase, int64_t inde
     (strcmp(phase, "prefill") == 0 ? prefill_ns_ : decode_ns_) += t1 - t0;
     keep_logits(batch);
     if (speculator_ && strcmp(phase, "eval") != 0) {
-        speculator_->processed(batch);
+        speculator_->inject_ns = 0;
+        if (!width_ || width_->informed()) {
+            if (width_ && width_->waking()) {
+                speculator_->restart();
+            }
+            speculator_->processed(batch);
+        }
     }
     const int32_t fed = strcmp(phase, "decode") == 0 ? batch.token[0] : -1;
     choose(batch, strcmp(phase, "eval") != 0, draft);
@@ -215,7 +225,9 @@ void Session::follow(bool prefill, int32_t fed, const std::vector<int32_t> & dra
     if (!draft.empty() && !llama_memory_seq_rm(llama_get_memory(context_), 0, n_past, -1)) {
         throw Error{ "run", "this model's memory cannot forget rejected tokens; run with speculation=off" };
     }
-    speculator_->accepted(int(chosen_.size()) - 1, n_past);
+    if (!width_ || width_->informed()) {
+        speculator_->accepted(int(chosen_.size()) - 1, n_past);
+    }
 }
 
 }  // namespace les

@@ -1,6 +1,7 @@
 // A model, its context and its engine; the generation loop; and the records it leaves.
 #pragma once
 
+#include "draft_width.h"
 #include "engine.h"
 #include "job.h"
 #include "llama.h"

@@ -2,6 +2,7 @@
 
 #include "common.h"
 #include "gguf.h"
+#include "log.h"
 #include "platform.h"
 #include "speculative.h"
 
@@ -110,6 +111,7 @@ Speculator::Speculator(const SpeculationOptions & options, llama_model * target,
         throw Error{ "toggle", needs_file ? "speculation=" + options.kind + " needs draft_model"
                                           : "draft_model contradicts speculation=" + options.kind };
     }
+    common_log_set_verbosity_thold(LOG_LEVEL_ERROR);
     draft_max_ = options.draft_max > 0 ? options.draft_max : 4;
     if (needs_file) {
         const DraftFacts draft = read_draft(options.draft_model);
@@ -232,56 +234,9 @@ void Speculator::accepted(int n_accepted, int n_past) {
     }
 }
 
-// ---------------------------------------------------------------- adaptive width
-
-static constexpr double k_forget    = 0.1;  // weight of the newest round
-static constexpr int    k_try_every = 24;   // rounds between looks at a neighbouring width
-
-DraftWidth::DraftWidth(int most) : ns_(size_t(most + 1), 0.0), accept_(size_t(most), 0.8) {}
-
-double DraftWidth::expected_tokens(int width) const {
-    double tokens = 1, reach = 1;
-    for (int i = 0; i < width; i++) {
-        reach *= accept_[size_t(i)];
-        tokens += reach;
-    }
-    return tokens;
-}
-
-// Measured, or as far above the nearest narrower measured width as a few more tokens usually cost.
-double DraftWidth::expected_ns(int width) const {
-    for (int w = width; w >= 0; w--) {
-        if (ns_[size_t(w)] > 0) {
-            return ns_[size_t(w)] * (1.0 + 0.15 * (width - w));
-        }
-    }
-    return 1.0 + 0.15 * width;
-}
-
-int DraftWidth::choose() {
-    const int most = int(accept_.size());
-    if (++rounds_ <= most + 1) {  // every width once, narrow first
-        return int(rounds_) - 1;
-    }
-    int best = 0;
-    for (int w = 1; w <= most; w++) {
-        if (expected_tokens(w) / expected_ns(w) > expected_tokens(best) / expected_ns(best)) {
-            best = w;
-        }
-    }
-    if (rounds_ % k_try_every == 0) {
-        const int step = (rounds_ / k_try_every) % 2 ? 1 : -1;
-        return std::clamp(best + step, 0, most);
-    }
-    return best;
-}
-
-void DraftWidth::learn(int drafted, int accepted, int64_t round_ns) {
-    double & ns = ns_[size_t(drafted)];
-    ns          = ns > 0 ? ns + k_forget * (double(round_ns) - ns) : double(round_ns);
-    for (int i = 0; i < drafted && i <= accepted; i++) {
-        double & a = accept_[size_t(i)];
-        a += k_forget * ((i < accepted ? 1.0 : 0.0) - a);
+void Speculator::restart() {
+    if (context_) {
+        llama_memory_seq_rm(llama_get_memory(context_), 0, -1, -1);
     }
 }
 

@@ -52,6 +52,7 @@ class Speculator {
 
     void processed(const llama_batch & batch);  // after every decode call of the target
     void accepted(int n_accepted, int n_past);  // of the latest draft; forgets the rest
+    void restart();                             // after decode calls it was not told of
 
     int64_t draft_ns = 0, inject_ns = 0;  // of the latest round
 
@@ -65,23 +66,6 @@ class Speculator {
     std::unique_ptr<common_params_speculative> params_;
     common_speculative *                       speculative_ = nullptr;
     std::vector<int32_t>                       drafted_;
-};
-
-// Chooses how many tokens to draft, from what rounds of each width took and how many of their tokens were accepted.
-class DraftWidth {
-  public:
-    explicit DraftWidth(int most);
-
-    int  choose();
-    void learn(int drafted, int accepted, int64_t round_ns);
-
-  private:
-    double expected_tokens(int width) const;
-    double expected_ns(int width) const;
-
-    std::vector<double> ns_;      // by width; 0: never measured
-    std::vector<double> accept_;  // by position: how often it was accepted once reached
-    int64_t             rounds_ = 0;
 };
 
 }  // namespace les
