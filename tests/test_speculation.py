@@ -6,10 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from drafters import random_drafter
+from scipy.stats import kstest
 
 from workbench import ModelFileError, RunConfig, Session, ToggleError, UnsupportedArchitectureError
+from workbench.bench.draft_width import without_markov
+from workbench.demo import demo_drafter
 
 pytestmark = pytest.mark.native
 
@@ -52,6 +56,69 @@ def test_repetition_is_drafted_without_a_model(demo_file: Path, kind: str) -> No
     chosen, records = generate(demo_file, ENGLISH, n=96, speculation=kind, draft_max=4)
     assert sum(r["drafted"] or 0 for r in records) > 0
     assert chosen[:16] == plain[:16]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["draft-simple", "dspark"])
+def test_fifty_prompts_with_f16_weights_are_identical(
+    tiny_file: Callable[..., Path], tmp_path: Path, kind: str
+) -> None:
+    """50 prompts x 128 tokens, flash attention off: nothing then depends on the batch's width."""
+    model = tiny_file("qwen3moe", dtype="f16", n_layer=2, n_expert=8)
+    drafter = random_drafter(tmp_path / "drafter.gguf", target_layers=(0, 1), n_layer=1)
+    draft = drafter if kind == "dspark" else model
+    common = {**FLASH, "flash_attn": "off"}
+    options = {"speculation": kind, "draft_model": str(draft), "draft_max": 4}
+    rng = np.random.default_rng(0)
+    with Session(model, **common) as plain, Session(model, **common, **options) as drafted:
+        accepted = 0
+        for _ in range(50):
+            prompt = rng.integers(0, 500, size=rng.integers(4, 40)).tolist()
+            wanted = [r["next"] for r in plain.generate(prompt, n_predict=128, ignore_eos=True)]
+            records = list(drafted.generate(prompt, n_predict=128, ignore_eos=True))
+            assert [t for r in records for t in (r.get("chosen") or [r["next"]])] == wanted
+            accepted += sum(r["accepted"] or 0 for r in records)
+    if kind == "draft-simple":
+        assert accepted > 50 * 90
+
+
+@pytest.mark.slow
+def test_sampled_tokens_follow_the_target(tiny_file: Callable[..., Path]) -> None:
+    """Over 10,000 tokens drawn with drafting: their ranks in the target's own distributions are uniform."""
+    model = tiny_file("qwen3moe", n_layer=2, n_expert=8)
+    rng = np.random.default_rng(1)
+    sampled = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    options = {"speculation": "draft-simple", "draft_model": str(model), "draft_max": 3}
+    places, accepted = [], 0
+    with Session(model, **FLASH) as plain:
+        for seed in range(1, 81):
+            with Session(model, **FLASH, **sampled, **options, seed=seed) as drafted:
+                records = list(drafted.generate(PROMPT, n_predict=128, ignore_eos=True))
+            tokens = [t for r in records for t in (r.get("chosen") or [r["next"]])]
+            accepted += sum(r["accepted"] or 0 for r in records)
+            for step, _ in enumerate(plain.generate(PROMPT, force_tokens=tokens, ignore_eos=True)):
+                p = np.exp(plain.logits[0] - plain.logits[0].max())
+                p /= p.sum()
+                below = p[: tokens[step]].sum()
+                places.append(below + rng.random() * p[tokens[step]])
+    assert len(places) >= 10_000
+    assert accepted > 500
+    assert kstest(places, "uniform").pvalue > 1e-3
+
+
+def test_the_embedded_drafter_pays_in_rounds_and_without_its_markov_head_less(demo_file: Path, tmp_path: Path) -> None:
+    story = "Once upon a time there was a little fox who lived at the edge of a quiet forest. One morning the fox"
+
+    def rounds(drafter: Path) -> int:
+        options = {"speculation": "dspark", "draft_model": str(drafter), "draft_max": 4}
+        chosen, records = generate(demo_file, story, n=96, **options)
+        assert chosen[:24] == plain[:24]
+        return sum(r["phase"] == "decode" for r in records)
+
+    plain, _ = generate(demo_file, story, n=96)
+    with_head = rounds(demo_drafter())
+    assert with_head < 95 / 1.8
+    assert rounds(without_markov(demo_drafter(), tmp_path / "no-markov.gguf")) > with_head
 
 
 def test_a_perfect_drafter_is_always_accepted(demo_file: Path) -> None:

@@ -48,6 +48,9 @@ class RunConfig:
     draft_adaptive: bool = _toggle(False, "choose the draft length each round from what rounds cost and yielded")
     telemetry: str = _toggle("token", "how much is recorded", ("off", "token", "layer", "io"))
     logits_hash: bool = _toggle(True, "record a 64-bit hash of every position's logits")
+    flash_attn: str = _toggle(
+        "auto", "flash attention (off: kernels that do not depend on batch width)", ("auto", "off")
+    )
     n_ctx: int = _toggle(0, "context length; 0 = prompt + generation, at most the model's")
     n_batch: int = _toggle(512, "tokens per decode call (prefill)")
     n_ubatch: int = _toggle(512, "tokens per computed micro-batch")
@@ -100,6 +103,8 @@ class RunConfig:
                 raise ToggleError("emulate_bandwidth_bytes_s contradicts experts='resident': nothing is read")
         if self.emulate_latency_ns and not self.emulate_bandwidth_bytes_s:
             raise ToggleError("emulate_latency_ns needs emulate_bandwidth_bytes_s: emulated flash has both")
+        if self.n_seq_max > self.n_batch:
+            raise ToggleError(f"n_seq_max={self.n_seq_max} exceeds n_batch={self.n_batch}: one call must hold them")
         if self.lookahead_width != 1.0 and self.lookahead == "off":
             raise ToggleError("lookahead_width needs lookahead='router' (or 'control')")
 

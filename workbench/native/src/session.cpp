@@ -139,6 +139,7 @@ void Session::make_context(int n_ctx) {
     params.kv_unified           = config_.n_seq_max > 1;
     params.n_threads            = threads_;
     params.n_threads_batch      = threads_;
+    params.flash_attn_type      = config_.flash_attn ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.no_perf              = true;
     params.n_rs_seq             = uint32_t(config_.speculation.on() ? std::max(16, config_.speculation.draft_max) : 0);
     params.cb_eval              = sums_ ? InputSums::on_node : nullptr;

@@ -1,0 +1,127 @@
+"""Log-likelihood throughput beside lm-eval's `hf` backend on the same CPU and weights, and against batch size in flash.
+
+Tokens are those of the requests, context and continuation, before anything is shared: what a backend without sharing
+would have to compute. `hf` holds the same weights in float32 and needs the dependency group `evals-test`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.ablation.stats import MedianBootstrap
+from workbench.bench.common import n_threads, ratio, report
+from workbench.config import RunConfig
+from workbench.demo import demo_model
+from workbench.errors import WorkbenchError
+from workbench.session import Session
+
+Request = tuple[None, list[int], list[int]]
+BATCHES = (32, 128, 512, 2048)
+HF_BATCH = 16
+OURS, HF = "les-workbench, resident", "lm-eval hf, float32"
+BATCH_OF = {OURS: "2048 tokens", HF: f"{HF_BATCH} sequences"}
+
+
+def run(*, repeats: int = 3, tokens: int = 12000) -> None:
+    """Score the same requests with both, interleaved; then the curve over batch sizes."""
+    model = demo_model()
+    resident = RunConfig(experts="resident", threads=n_threads())
+    requests = _requests(model, resident, tokens)
+    n_tokens = sum(len(context) + len(continuation) for _, context, continuation in requests)
+    notes = [f"{len(requests)} requests of the local suite, {n_tokens:,} tokens; embedded model, {n_threads()} threads"]
+    cases: dict[str, Callable[[], float]] = {OURS: lambda: _ours(model, resident, requests)[0]}
+    try:
+        theirs = _hf(model, requests)
+        cases[HF] = theirs
+    except WorkbenchError as error:
+        notes.append(f"hf not measured: {error}")
+    samples: dict[str, list[float]] = {name: [] for name in cases}
+    for name in cases:
+        cases[name]()  # warm-up
+    for repeat in range(repeats):
+        for name in list(cases)[:: 1 if repeat % 2 == 0 else -1]:
+            samples[name].append(n_tokens / cases[name]())
+    rows: list[dict[str, Any]] = [
+        {"case": name, "batch": BATCH_OF[name], "tok/s": MedianBootstrap()(s).value, "MB read/token": None}
+        for name, s in samples.items()
+    ]
+    for n_batch in BATCHES:
+        config = RunConfig(experts="flash", lookahead="router", ready_first=True, n_batch=n_batch, n_ubatch=n_batch)
+        seconds, read = _ours(model, config, requests)
+        rows.append(
+            {
+                "case": "flash, nothing cached",
+                "batch": f"{n_batch} tokens",
+                "tok/s": n_tokens / seconds,
+                "MB read/token": read / 1e6 / n_tokens,
+            }
+        )
+    found = None if len(cases) < 2 else ratio(samples[OURS], samples[HF])
+    report("eval_throughput", found, 3.0, rows, notes, samples=samples)
+
+
+def _requests(model: Path, config: RunConfig, tokens: int) -> list[Request]:
+    """Items of the local choice tasks in turn, as token ids, about `tokens` tokens in all."""
+    from workbench.evals.adapter import SessionLM
+    from workbench.evals.tasks import CHOICE, local_tasks
+
+    tasks = [task for task in local_tasks() if task.kind == CHOICE]
+    found: list[Request] = []
+    total = 0
+    with _open(model, config) as session:
+        lm = SessionLM(session, progress=False)
+        for number in range(max(len(task.items) for task in tasks)):
+            for item in (task.items[number] for task in tasks if number < len(task.items)):
+                for choice in item["choices"]:
+                    context, continuation = lm._encode_pair(item["prompt"], choice)
+                    found.append((None, context, continuation))
+                    total += len(context) + len(continuation)
+                if total >= tokens:
+                    return found
+    return found
+
+
+def _open(model: Path, config: RunConfig) -> Session:
+    from workbench.evals.harness import eval_config
+
+    return Session(model, replace(eval_config(config), telemetry="token"))
+
+
+def _ours(model: Path, config: RunConfig, requests: list[Request]) -> tuple[float, float]:
+    """Seconds of scoring (loading not counted), and bytes read from flash meanwhile."""
+    from workbench.evals.adapter import SessionLM
+
+    with _open(model, config) as session:
+        lm = SessionLM(session, progress=False)
+        before = session.bytes_read
+        start = time.perf_counter()
+        lm._loglikelihood_tokens(requests, disable_tqdm=True)
+        return time.perf_counter() - start, session.bytes_read - before
+
+
+def _hf(model: Path, requests: list[Request]) -> Callable[[], float]:
+    """A function that scores with lm-eval's hf backend and returns the seconds."""
+    from workbench.bench.hf_twin import twin
+
+    weights = twin(model)
+    import torch
+    from lm_eval.models.huggingface import HFLM
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    torch.set_num_threads(n_threads())
+    words = Tokenizer(models.WordLevel({"<|end|>": 0}, unk_token="<|end|>"))  # requests are token ids already
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<|end|>")
+    lm = HFLM(pretrained=weights, tokenizer=tokenizer, batch_size=HF_BATCH, device="cpu", max_length=512)
+    texts = [((str(i), str(i)), context, continuation) for i, (_, context, continuation) in enumerate(requests)]
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        lm._loglikelihood_tokens(texts, disable_tqdm=True)
+        return time.perf_counter() - start
+
+    return seconds
