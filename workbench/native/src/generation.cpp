@@ -27,6 +27,9 @@ void Session::begin(std::vector<int32_t> prompt, int n_predict, std::vector<int3
     }
     clear(-1);
     llama_sampler_reset(sampler_);
+    if (speculator_) {
+        speculator_->restart();
+    }
     width_.reset();
     if (speculator_ && config_.speculation.adaptive) {
         width_ = std::make_unique<DraftWidth>(speculator_->draft_max());

@@ -235,6 +235,7 @@ void Speculator::accepted(int n_accepted, int n_past) {
 }
 
 void Speculator::restart() {
+    drafted_.clear();
     if (context_) {
         llama_memory_seq_rm(llama_get_memory(context_), 0, -1, -1);
     }
