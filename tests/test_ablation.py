@@ -394,8 +394,9 @@ class TestShown:
         console = Console(width=200, record=True, file=io.StringIO())
         print_ladder(document, console)
         text = console.export_text()
-        for part in ("emulated", "synthetic", "contended", "bit-exact", "failed: cache_slots=99", "not yet", "2.00 ×",
-                     "75 %", "lookahead off → router", "Emulated flash: 1 GB/s", "Latency-bound"):  # fmt: skip
+        for part in ("emulated", "synthetic", "contended", "bit-exact", "failed: cache_slots=99", "2.00 ×",
+                     "quantized already", "75 %", "lookahead off → router", "Emulated flash: 1 GB/s",
+                     "Latency-bound"):  # fmt: skip
             assert part in text, part
 
     def test_narrow_terminals_keep_the_essentials(self, finished) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-BIT_EXACT, DIFFERS, NOT_CHECKED = "bit-exact", "differs", "not checked"
+BIT_EXACT, DIFFERS, NOT_CHECKED, MEASURED = "bit-exact", "differs", "not checked", "measured"
+SAME_TOKENS, NEAR_TIE = "same tokens", "near-tie"
 _CHUNK_LOGITS = 1 << 22
 
 
@@ -27,7 +28,8 @@ class LogitsVerdict:
     Attributes
     ----------
     verdict : str
-        `bit-exact`, `differs` or `not checked`.
+        `bit-exact`, `differs` or `not checked`; `measured` where weights differ on purpose: see `quality`; where drafts
+        are verified in batches, `same tokens`, or `near-tie` if they part where two logits are nearly equal.
     compared, differing : int
         Logits compared and those with other bits (for hashes: positions).
     positions : int
@@ -40,6 +42,8 @@ class LogitsVerdict:
         What the candidate was compared with.
     reason : str or None
         Why nothing was checked.
+    quality : dict or None
+        What a measured verdict is made of: divergence, agreement and perplexity on held-out text.
     """
 
     verdict: str
@@ -50,6 +54,7 @@ class LogitsVerdict:
     first_differing_position: int | None = None
     against: str = "reference"
     reason: str | None = None
+    quality: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready fields (an infinite difference becomes None: `differing` still tells)."""

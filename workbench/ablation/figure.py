@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.lossless import BIT_EXACT, DIFFERS
+from workbench import lossless
+from workbench.lossless import BIT_EXACT, DIFFERS, NEAR_TIE, SAME_TOKENS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +117,10 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _mark(row: Mapping[str, Any]) -> str:
-    return {BIT_EXACT: "bit-exact", DIFFERS: "DIFFERS"}.get(row["lossless"]["verdict"], "not checked")
+    if row["lossless"]["verdict"] == lossless.MEASURED:
+        return f"KL {row['lossless']['quality']['kl']['mean']['value']:.2g}"
+    marks = {BIT_EXACT: "bit-exact", DIFFERS: "DIFFERS", SAME_TOKENS: "same tokens", NEAR_TIE: "near-tie"}
+    return marks.get(row["lossless"]["verdict"], "not checked")
 
 
 def _memory(axes: Axes, ran: Sequence[Mapping[str, Any]], model: Mapping[str, Any]) -> None:
@@ -162,6 +166,8 @@ def _caption(document: Mapping[str, Any]) -> str:
             f"Flash is emulated ({flash['bandwidth_bytes_s'] / 1e9:.3g} GB/s, {flash['latency_ns'] / 1e3:.3g} µs per "
             f"request{derived})."
         )
+    if any(row["lossless"]["verdict"] == lossless.MEASURED for row in document["rows"]):
+        parts.append("KL: mean divergence (nats) from the model as given on held-out text, where weights differ.")
     left_out = [row["rung"] for row in document["rows"] if row["decode_tok_s"] is None]
     if left_out:
         parts.append(f"Failed or not measured: {', '.join(left_out)}.")

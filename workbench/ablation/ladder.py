@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from workbench.ablation import drafting, precision
 from workbench.ablation.phone_profile import PhoneProfile, from_recordings
 from workbench.ablation.results import SCHEMA, rows, to_json, write_files
 from workbench.ablation.rungs import NATIVE, ModelFacts, Step, resolve, to_config
 from workbench.ablation.schedule import Outcome, Progress, Reference, Schedule, model_files
 from workbench.ablation.store import RunStore, build_id, machine_id, write_atomic
 from workbench.ablation.suites import PHONE, Suite
-from workbench.errors import ModelFileError, RunError
+from workbench.errors import ModelFileError, RunError, WorkbenchError
 from workbench.runner import model_sha256, run_native
 from workbench.telemetry import Recording
 
@@ -126,6 +127,9 @@ def run_ladder(
     folder = Path(folder)
     suite = with_matched_threads(suite)
     model = read_model(path)
+    drafter = drafting.drafter_of(suite.drafter)
+    suite = replace(suite, rungs=drafting.places(precision.places(suite.rungs, model.path), drafter))
+    model = replace(model, facts=replace(model.facts, drafter=drafter))
     sha256 = {NATIVE: model.sha256}
     machine, build = machine_id(), build_id()
     identity = {"build": build, "machine": machine}
@@ -141,6 +145,7 @@ def run_ladder(
     flash = dict(suite.flash) if not isinstance(suite.flash, str) else {}
     steps = resolve(suite.rungs, base=suite.base, flash=flash, facts=model.facts)
     models, broken = model_files(steps, model.path, model.sha256, folder, packed)
+    quantized = _quantize(steps, model, suite, folder, models, broken, say)
     sha256 |= {variant: model_sha256(file) for variant, file in models.items() if variant != NATIVE}
     schedule = Schedule(
         suite=suite, steps=steps, store=store, models=models, sha256=sha256, broken=broken, timeout_s=timeout_s
@@ -149,11 +154,13 @@ def run_ladder(
         schedule.progress = progress(schedule.n_runs)
     reference, outcomes = schedule.run()
     document = _document(model, suite, profile, steps, reference, outcomes, identity)
+    document["quantized"] = quantized
     manifest = {
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "model": document["model"],
         "packed": {"file": models["packed"].name, "sha256": sha256["packed"]} if "packed" in models else None,
+        "quantized": {v: {"file": f.name, "sha256": sha256[v]} for v, f in models.items() if v in quantized},
         "suite": suite.to_dict(),
         "profile": document["profile"],
         "build": document["build"],
@@ -162,6 +169,31 @@ def run_ladder(
     }
     write_files(folder, document=document, manifest=manifest, outcomes=outcomes)
     return Ladder(document=document, suite=suite, outcomes=outcomes, reused=schedule.reused, ran=schedule.ran)
+
+
+def _quantize(
+    steps: list[Step],
+    model: Model,
+    suite: Suite,
+    folder: Path,
+    models: dict[str, Path],
+    broken: dict[str, str],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Add the files of variants with a recipe; their reports, and the reasons for those that could not be made."""
+    reports: dict[str, Any] = {}
+    for step in steps:
+        if step.recipe is None or step.variant in models or step.variant in broken or step.error is not None:
+            continue
+        try:
+            made = precision.quantized_file(
+                step, model.path, model.sha256, folder, calibration=suite.calibration, say=say
+            )
+        except WorkbenchError as error:
+            broken[step.variant] = f"the model could not be quantized: {error}"
+            continue
+        models[step.variant], reports[step.variant] = made.path, made.report | {"lines": made.lines}
+    return reports
 
 
 def with_matched_threads(suite: Suite) -> Suite:

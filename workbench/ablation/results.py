@@ -89,8 +89,9 @@ def _row(
         "rung": step.rung.name,
         "status": OK if ok else FAILED,
         "error": None if ok else outcome.error or "no repeat finished",
-        "config": step.config.to_dict() if step.config else dict(step.rung.changes),
+        "config": _portable(step.config.to_dict() if step.config else dict(step.rung.changes)),
         "model": step.model,
+        "recipe": step.recipe,
         "changed": step.change_line,
         "note": step.rung.note,
         "repeats": len(measured),
@@ -116,6 +117,11 @@ def _row(
     row["labels"] = _labels(row, synthetic)
     row["regime"] = asdict(diagnose(row)) if ok else None
     return row
+
+
+def _portable(config: dict[str, Any]) -> dict[str, Any]:
+    """Toggles without this machine's folders."""
+    return config | ({"draft_model": Path(config["draft_model"]).name} if config.get("draft_model") else {})
 
 
 def _speedup(
@@ -148,7 +154,9 @@ def verdict(outcome: Outcome) -> dict[str, Any]:
     values = logits.to_dict()
     if timed.verdict == DIFFERS and logits.verdict != DIFFERS:
         values["verdict"] = DIFFERS
-        values["reason"] = f"logits hashes of timed runs differ at {timed.differing} of {timed.compared} positions"
+        values["reason"] = timed.reason or (
+            f"logits hashes of timed runs differ at {timed.differing} of {timed.compared} positions"
+        )
     return values
 
 

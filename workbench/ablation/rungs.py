@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from workbench.config import RunConfig
@@ -31,6 +32,8 @@ class Rung:
         The rung whose toggles and file it starts from: an earlier name, `base`, or None for the one before.
     model : str or None
         `native` (the file as it is) or `packed` (expert-contiguous); None keeps that of the start.
+    recipe : str or None
+        Quantization recipe (a shipped one's name, or a file) of this rung's model; None keeps that of the start.
     note : str
         One line for people.
     pending : str or None
@@ -41,6 +44,7 @@ class Rung:
     changes: Mapping[str, Any] = field(default_factory=dict)
     start: str | None = None
     model: str | None = None
+    recipe: str | None = None
     note: str = ""
     pending: str | None = None
 
@@ -51,6 +55,7 @@ class ModelFacts:
 
     n_expert: int
     n_expert_used: int
+    drafter: str = ""
 
     @property
     def cache_slots(self) -> int:
@@ -67,14 +72,20 @@ class Step:
     config : RunConfig or None
         None when the rung's toggles are impossible; `error` then says why.
     changed : dict
-        Toggle → (before, after) against the rung it starts from; `model` among them.
+        Toggle → (before, after) against the rung it starts from; `model` and `recipe` among them.
     """
 
     rung: Rung
     config: RunConfig | None
     model: str
     changed: dict[str, tuple[Any, Any]]
+    recipe: str | None = None
     error: str | None = None
+
+    @property
+    def variant(self) -> str:
+        """Which file the rung runs on: `native`, `packed`, or one of those with its recipe."""
+        return f"{self.model}, {self.recipe}" if self.recipe else self.model
 
     @property
     def change_line(self) -> str:
@@ -83,7 +94,9 @@ class Step:
 
 
 def _text(value: Any) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    if isinstance(value, str) and value.endswith(".gguf"):
+        return Path(value).name
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value) or "none"
 
 
 DEFAULT_LADDER = (
@@ -114,8 +127,16 @@ DEFAULT_LADDER = (
         model=PACKED,
         note="one read per expert instead of three",
     ),
-    Rung(name="+ mixed precision", pending="not yet in this build: comes with the quantization rung"),
-    Rung(name="+ DSpark", pending="not yet in this build: comes with speculative batch verification"),
+    Rung(
+        name="+ mixed precision",
+        recipe="les-mixed",
+        note="experts in 3 bits: fewer bytes per expert; no longer lossless, so its loss is measured",
+    ),
+    Rung(
+        name="+ DSpark",
+        changes={"speculation": "dspark", "draft_model": AUTO, "draft_adaptive": True},
+        note="a drafter proposes tokens and one batch verifies them; the draft length adapts",
+    ),
 )
 
 
@@ -153,6 +174,7 @@ def resolve(
     """
     toggles: dict[str, dict[str, Any]] = {}
     models: dict[str, str] = {}
+    recipes: dict[str, str | None] = {}
     configs: dict[str, RunConfig] = {}
     steps = []
     for index, rung in enumerate(rungs):
@@ -161,12 +183,13 @@ def resolve(
         parent = check_start(rungs, index)
         values = dict(toggles[parent.name] if parent else base) | dict(rung.changes)
         model = rung.model or (models[parent.name] if parent else NATIVE)
-        toggles[rung.name], models[rung.name] = values, model
+        recipe = rung.recipe or (recipes[parent.name] if parent else None)
+        toggles[rung.name], models[rung.name], recipes[rung.name] = values, model, recipe
         changed: dict[str, tuple[Any, Any]] = {}
         try:
             config = configs[rung.name] = to_config(values, flash=flash, facts=facts)
         except ToggleError as error:
-            steps.append(Step(rung=rung, config=None, model=model, changed=changed, error=str(error)))
+            steps.append(Step(rung=rung, config=None, model=model, recipe=recipe, changed=changed, error=str(error)))
             continue
         before = configs.get(parent.name) if parent else to_config(base, flash=flash, facts=facts)
         if before is not None:
@@ -175,7 +198,9 @@ def resolve(
                 changed = {key: change for key, change in changed.items() if key not in FLASH_TOGGLES}
         if model != (models[parent.name] if parent else NATIVE):
             changed["model"] = (models[parent.name] if parent else NATIVE, model)
-        steps.append(Step(rung=rung, config=config, model=model, changed=changed))
+        if recipe != (recipes[parent.name] if parent else None):
+            changed["recipe"] = ((recipes[parent.name] if parent else None) or "as given", recipe)
+        steps.append(Step(rung=rung, config=config, model=model, recipe=recipe, changed=changed))
     return steps
 
 
@@ -184,6 +209,8 @@ def to_config(values: Mapping[str, Any], *, flash: Mapping[str, int], facts: Mod
     values = dict(values)
     if values.get("cache_slots") == AUTO:
         values["cache_slots"] = facts.cache_slots
+    if values.get("draft_model") == AUTO:
+        values["draft_model"] = facts.drafter or AUTO
     check_types(values)
     if values.get("experts", "flash") == "flash":
         values = dict(flash) | values

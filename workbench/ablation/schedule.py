@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench.ablation import drafting, precision
 from workbench.ablation.rungs import NATIVE, PACKED, Step
 from workbench.ablation.store import RunStore
 from workbench.ablation.suites import Suite
@@ -35,6 +36,8 @@ class Outcome:
         One per prompt.
     timed : dict
         (repeat, prompt) → recording.
+    plain : list of Plain
+        Of rungs that draft: what plain decoding generates, one per prompt.
     lossless : LogitsVerdict
         Logits of the verification runs against the reference's.
     timed_lossless : LogitsVerdict
@@ -46,6 +49,7 @@ class Outcome:
     step: Step
     verification: list[Recording] = field(default_factory=list)
     timed: dict[tuple[int, int], Recording] = field(default_factory=dict)
+    plain: list[drafting.Plain] = field(default_factory=list)
     lossless: LogitsVerdict = _NOT_RUN
     timed_lossless: LogitsVerdict = _NOT_RUN
     error: str | None = None
@@ -83,7 +87,7 @@ class Schedule:
     Attributes
     ----------
     models : dict
-        `native` and `packed` → file; `sha256` are their hashes. A variant that could not be made is in `broken`
+        Variant (`Step.variant`) → file; `sha256` are their hashes. A variant that could not be made is in `broken`
         with the reason.
     timeout_s : float or None
         Limit of a single run.
@@ -111,7 +115,7 @@ class Schedule:
     def run(self) -> tuple[Reference | None, list[Outcome]]:
         """Run everything that is not yet in the store."""
         self.store.folder.mkdir(parents=True, exist_ok=True)
-        outcomes = [Outcome(step=step, error=step.error or self.broken.get(step.model)) for step in self.steps]
+        outcomes = [Outcome(step=step, error=step.error or self.broken.get(step.variant)) for step in self.steps]
         reference = self._reference(outcomes)
         for outcome in outcomes:
             if outcome.error is None:
@@ -125,8 +129,8 @@ class Schedule:
 
     def _job(self, step: Step, config: RunConfig, prompt: int, **more: Any) -> dict[str, Any]:
         return {
-            "model": str(self.models[step.model]),
-            "model_sha256": self.sha256[step.model],
+            "model": str(self.models[step.variant]),
+            "model_sha256": self.sha256[step.variant],
             "config": config.to_dict(),
             "prompt": self.suite.prompts[prompt],
             "n_predict": self.suite.tokens,
@@ -179,6 +183,12 @@ class Schedule:
         """Feed the reference's tokens, compare the logits; this is also the warm-up."""
         step = outcome.step
         assert step.config is not None
+        if step.config.speculation != "off":
+            self._same_tokens(outcome)
+            return
+        if step.recipe:
+            self._measure(outcome, reference)
+            return
         verdicts = []
         try:
             for prompt in range(len(self.suite.prompts)):
@@ -205,6 +215,61 @@ class Schedule:
         assert reference is not None
         outcome.lossless = combine(verdicts, against=reference.name)
 
+    def _measure(self, outcome: Outcome, reference: Reference | None) -> None:
+        """For weights that differ on purpose: warm up, and measure the loss on held-out text."""
+        step = outcome.step
+        assert step.config is not None
+        against = reference.name if reference else "the model as given"
+        try:
+            for prompt in range(len(self.suite.prompts)):
+                label = f"{step.rung.name} verify p{prompt}"
+                outcome.verification.append(self._run(label, self._job(step, step.config, prompt, purpose="warm-up")))
+        except WorkbenchError as error:
+            outcome.error = str(error)
+            outcome.lossless = not_checked(f"the rung failed: {error}", against=against)
+            return
+        try:
+            about: dict[str, Any] = {"purpose": "quality", "config": step.config.to_dict(), "against": against}
+            about |= {"model_sha256": self.sha256[step.variant], "original": self.sha256[NATIVE]}
+            about["text_sha256"] = precision.text_sha256(self.suite.held_out)
+            kept = self.store.path(f"{step.rung.name} quality", about, ".verdict.json")
+            verdict = self.store.verdict(kept)
+            if verdict is None:
+                verdict = precision.measure(
+                    self.models[NATIVE],
+                    self.models[step.variant],
+                    step.config,
+                    held_out=self.suite.held_out,
+                    against=against,
+                )
+                self.store.save_verdict(kept, verdict)
+            outcome.lossless = verdict
+        except WorkbenchError as error:
+            outcome.lossless = not_checked(str(error), against=against)
+
+    def _same_tokens(self, outcome: Outcome) -> None:
+        """For verified drafts: the same file and toggles without drafting must generate the same tokens."""
+        step = outcome.step
+        assert step.config is not None
+        verdicts = []
+        try:
+            for prompt in range(len(self.suite.prompts)):
+                label = f"{step.rung.name} plain p{prompt}"
+                job = self._job(step, drafting.plain(step.config), prompt, purpose="plain")
+                logits = self.store.path(label, job, ".f32")
+                reference = self._run(label, job | {"logits_path": str(logits)}, needed=logits)
+                label = f"{step.rung.name} verify p{prompt}"
+                drafted = self._run(label, self._job(step, step.config, prompt, purpose="same tokens"))
+                outcome.verification.append(drafted)
+                n_vocab = int(reference.header["model"]["n_vocab"])
+                outcome.plain.append(drafting.Plain(tokens=reference.generated, logits=logits, n_vocab=n_vocab))
+                verdicts.append(drafting.compare_tokens(outcome.plain[-1], drafted.generated))
+        except WorkbenchError as error:
+            outcome.error = str(error)
+            outcome.lossless = not_checked(f"the rung failed: {error}", against=drafting.AGAINST)
+            return
+        outcome.lossless = drafting.worst(verdicts)
+
     def _time(self, outcome: Outcome, repeat: int) -> None:
         step = outcome.step
         assert step.config is not None
@@ -216,6 +281,12 @@ class Schedule:
             outcome.error = f"repeat {repeat + 1} of {self.suite.repeats}: {error}"
 
     def _compare_timed(self, outcome: Outcome, reference: Reference | None) -> LogitsVerdict:
+        if outcome.step.config is not None and outcome.step.config.speculation != "off":
+            pairs = [(outcome.plain[p], run) for (_, p), run in sorted(outcome.timed.items()) if p < len(outcome.plain)]
+            checked = [drafting.compare_tokens(plain, run.generated) for plain, run in pairs]
+            return drafting.worst(checked)
+        if outcome.step.recipe:
+            return self._compare_with_itself(outcome)
         if reference is None:
             return not_checked("there is no reference run")
         verdicts = [
@@ -223,6 +294,13 @@ class Schedule:
             for (_, prompt), recording in sorted(outcome.timed.items())
         ]
         return combine(verdicts, against=reference.name)
+
+    def _compare_with_itself(self, outcome: Outcome) -> LogitsVerdict:
+        """Weights that differ have no reference but their own first repeat: the same tokens must give the same bits."""
+        against = "its own first repeat"
+        pairs = [(outcome.timed.get((0, p)), run) for (repeat, p), run in sorted(outcome.timed.items()) if repeat]
+        verdicts = [compare_hashes(a.tokens, b.tokens, against=against) for a, b in pairs if a is not None]
+        return combine(verdicts, against=against)
 
 
 def model_files(

@@ -25,7 +25,7 @@ PHONE = "phone"
 DEFAULT_PROMPTS = (
     "Once upon a time there was a little fox who lived at the edge of a quiet forest. One morning the fox",
 )
-_RUNG_KEYS = {"name", "set", "start", "model", "note", "pending"}
+_RUNG_KEYS = {"name", "set", "start", "model", "recipe", "note", "pending"}
 _ANY_MODEL = ModelFacts(n_expert=1 << 20, n_expert_used=1)
 
 
@@ -51,6 +51,11 @@ class Suite:
         Emulation toggles for the rungs that read flash; empty = native flash; `phone` = derive them on this machine.
     baseline, reference : str
         Rungs that speed-up and losslessness are measured against.
+    calibration, held_out : str
+        Text files for rungs that quantize: the importance matrix is computed over the first, the loss measured on the
+        second. Empty: the small bundled ones.
+    drafter : str
+        The DSpark drafter trained for the model, for rungs with `draft_model: auto`; `embedded`: the demo model's.
     """
 
     name: str = "default"
@@ -63,6 +68,9 @@ class Suite:
     flash: Mapping[str, int] | str = field(default_factory=dict)
     baseline: str = "baseline"
     reference: str = "resident (stock)"
+    calibration: str = ""
+    held_out: str = ""
+    drafter: str = ""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -72,7 +80,7 @@ class Suite:
         rungs = []
         for rung in self.rungs:
             values = {"name": rung.name, "start": rung.start, "set": dict(rung.changes), "model": rung.model}
-            values |= {"note": rung.note, "pending": rung.pending}
+            values |= {"recipe": rung.recipe, "note": rung.note, "pending": rung.pending}
             rungs.append({key: value for key, value in values.items() if value not in (None, "", {})})
         return {
             "name": self.name,
@@ -84,6 +92,9 @@ class Suite:
             "flash": self.flash if isinstance(self.flash, str) else dict(self.flash),
             "baseline": self.baseline,
             "reference": self.reference,
+            "calibration": self.calibration,
+            "held_out": self.held_out,
+            "drafter": self.drafter,
             "rungs": rungs,
         }
 
@@ -153,6 +164,7 @@ def _rung(values: Any, where: str) -> Rung:
         changes=changes,
         start=values.get("start"),
         model=values.get("model"),
+        recipe=values.get("recipe"),
         note=values.get("note", ""),
         pending=values.get("pending"),
     )

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from workbench.ablation.precision import quality_line
 from workbench.ablation.results import FAILED
-from workbench.lossless import BIT_EXACT, DIFFERS
+from workbench.lossless import BIT_EXACT, DIFFERS, MEASURED, NEAR_TIE, SAME_TOKENS
 
 WIDTH = 110
 NOT_MEASURED = "–"
@@ -106,6 +107,16 @@ def _lossless(verdict: Mapping[str, Any]) -> str:
         return "[green]bit-exact[/]"
     if verdict["verdict"] == DIFFERS:
         return "[bold red]differs[/]"
+    if verdict["verdict"] == SAME_TOKENS:
+        return f"[green]same tokens[/]\n{verdict['compared']} of {verdict['compared']}"
+    if verdict["verdict"] == NEAR_TIE:
+        return f"[yellow]near-tie[/]\nat token {verdict['first_differing_position']}"
+    if verdict["verdict"] == MEASURED:
+        quality = verdict["quality"]
+        return (
+            f"[cyan]measured[/]\nKL {quality['kl']['mean']['value']:.2g}\n"
+            f"top-1 {100 * quality['top1_agreement']['value']:.0f} %"
+        )
     return f"[yellow]not checked[/]: {escape(verdict['reason'] or '')}"
 
 
@@ -147,6 +158,16 @@ def print_ladder(document: Mapping[str, Any], console: Console | None = None) ->
         console.print(f"  [bold]{escape(row['rung'])}[/]: {escape(row['changed'])}", highlight=False)
         if row["status"] == FAILED:
             console.print(f"    [bold red]failed:[/] {escape(row['error'])}", highlight=False)
+    measured = [row for row in document["rows"] if row["lossless"]["verdict"] == MEASURED]
+    if measured:
+        console.print("\nWhat quantization lost, on held-out text (float32, against the model as given)")
+    for row in measured:
+        console.print(
+            f"  [bold]{escape(row['rung'])}[/]: {escape(quality_line(row['lossless']['quality']))}", highlight=False
+        )
+        report = document.get("quantized", {}).get(f"{row['model']}, {row['recipe']}", {})
+        for line in report.get("lines", ()):
+            console.print(f"    {escape(line)}", highlight=False)
     console.print("\nWhere the time goes, and what can still pay")
     for row in document["rows"]:
         if row["regime"]:

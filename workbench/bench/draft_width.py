@@ -88,7 +88,7 @@ def run(*, repeats: int = 3, tokens: int = 96) -> None:
                     }
                 )
     notes = [
-        "embedded model and drafter, c = 0, 2 lanes, 1 compute thread; emulated flash 0.4 GB/s, 100 µs; native: this disk",
+        "union: experts a verified batch reads over what its tokens would read singly. In flash time a batch pays",
         "union: experts a verified batch reads over what its tokens would read one by one. In flash time a batch pays",
         "when tau / (width x union) exceeds 1; in compute only where a wider batch costs less than its tokens singly",
     ]

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from workbench.ablation.suites import PHONE, Suite, load_suite
+from workbench.cli.eval import SUITES
 
 INTERRUPTED = 130
 
@@ -25,6 +26,7 @@ INTERRUPTED = 130
 @click.option("--tokens", type=click.IntRange(2), help="Tokens generated per prompt.")
 @click.option("--prompt", "prompts", multiple=True, help="Prompt (real text); may be given several times.")
 @click.option("--packed", type=click.Path(path_type=Path, exists=True), help="The model's packed form, if you have it.")
+@click.option("--draft", type=click.Path(path_type=Path, exists=True), help="The DSpark drafter trained for MODEL.")
 @click.option(
     "--emulate-bandwidth",
     "bandwidth",
@@ -33,6 +35,15 @@ INTERRUPTED = 130
     "Reads go through the page cache then, unless the suite says otherwise.",
 )
 @click.option("--emulate-latency-ns", type=click.IntRange(0), help="Emulated flash: latency per request, ns.")
+@click.option("--calibration", type=click.Path(), help="Text for the importance matrix of rungs that quantize.")
+@click.option("--held-out", type=click.Path(), help="Text to measure on what quantization lost.")
+@click.option(
+    "--eval",
+    "suite_of_tasks",
+    type=click.Choice(SUITES),
+    help="Also judge quantized rungs by distribution and tasks of this suite (levels 3 and 4 of `workbench compare`).",
+)
+@click.option("--eval-limit", type=click.IntRange(1), help="Items per task for --eval.")
 @click.option("--timeout", "timeout_s", type=float, help="Limit of a single run, s; a run beyond it fails its rung.")
 @click.option("--fresh", is_flag=True, help="Measure again instead of resuming the run folder.")
 def command(
@@ -44,8 +55,13 @@ def command(
     tokens: int | None,
     prompts: tuple[str, ...],
     packed: Path | None,
+    draft: Path | None,
     bandwidth: str | None,
     emulate_latency_ns: int | None,
+    calibration: str | None,
+    held_out: str | None,
+    suite_of_tasks: str | None,
+    eval_limit: int | None,
     timeout_s: float | None,
     fresh: bool,
 ) -> None:
@@ -62,6 +78,8 @@ def command(
     path = resolve_model(model)
     chosen = load_suite(suite) if suite else Suite()
     values: dict[str, Any] = {"repeats": repeats, "tokens": tokens, "prompts": prompts or None}
+    values["drafter"] = str(draft) if draft else None
+    values |= {"calibration": calibration, "held_out": held_out}
     chosen = replace(chosen, **{k: v for k, v in values.items() if v is not None})
     if bandwidth is not None or emulate_latency_ns is not None:
         base = {"io": "buffered"} | dict(chosen.base)  # the real reads must be faster than the emulated ones
@@ -72,6 +90,8 @@ def command(
         out or Path("runs") / f"ablate-{path.stem}",
         json_path=json_path,
         packed=packed,
+        suite_of_tasks=suite_of_tasks,
+        eval_limit=eval_limit,
         timeout_s=timeout_s,
         fresh=fresh,
     )
@@ -101,6 +121,8 @@ def perform(
     *,
     json_path: Path | None = None,
     packed: Path | None = None,
+    suite_of_tasks: str | None = None,
+    eval_limit: int | None = None,
     timeout_s: float | None = None,
     fresh: bool = False,
     closing: str | None = None,
@@ -130,6 +152,8 @@ def perform(
     document = ladder.document
     figures = save(document, folder)
     print_ladder(document)
+    _levels(ladder, model, folder, suite_of_tasks, eval_limit)
+    write_atomic(folder / "results.json", to_json(document, indent=1) + "\n")
     if ladder.reused:
         click.echo(f"\nResumed: {ladder.reused} runs were in {folder} already, {ladder.ran} were made (--fresh: all).")
     click.echo(f"\nFigure: {figures['png']} (and .pdf); data, manifest and telemetry are beside it.")
@@ -140,6 +164,34 @@ def perform(
     click.echo(to_json(document))
     if not sound(document["rows"]):
         sys.exit(1)
+
+
+def _levels(ladder: Any, model: Path, folder: Path, suite: str | None, limit: int | None) -> None:
+    """Judge every rung by the level it belongs to, and print one line each."""
+    from workbench.evals.rungs import judge, lines
+
+    document = ladder.document
+    judge(
+        document,
+        model,
+        {variant: folder / report["target"] for variant, report in document.get("quantized", {}).items()},
+        generated={
+            (outcome.step.rung.name, repeat, prompt): run.generated
+            for outcome in ladder.outcomes
+            for (repeat, prompt), run in outcome.timed.items()
+        },
+        suite=suite,
+        limit=limit,
+        root=folder / "evals",
+        say=lambda text: click.echo(text, err=True),
+    )
+    click.echo("\nLossless, level by level")
+    for line in lines(document):
+        click.echo(f"  {line}")
+    if document.get("size_score"):
+        from workbench.evals.figure import save_size_score
+
+        click.echo(f"  Figure: {save_size_score(document['size_score'], folder / 'size-score.png')}")
 
 
 @contextlib.contextmanager

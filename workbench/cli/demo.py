@@ -17,6 +17,7 @@ DEMO = Suite(
     repeats=5,
     base={"io": "buffered"},  # the real reads must be faster than the emulated ones: from the page cache
     flash=PHONE,
+    drafter="embedded",
 )
 
 
