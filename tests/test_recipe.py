@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,12 @@ from workbench.demo.recipe.clean import END_OF_TEXT, clean_answer
 from workbench.demo.recipe.draft_report import summarize
 from workbench.demo.recipe.ngram import WordModel
 from workbench.demo.recipe.overlap import hash_set, hits
+from workbench.errors import UnsupportedArchitectureError
+from workbench.session import Session
+from workbench.storage.gguf_file import open_gguf
 
 EVALS = Path(__file__).parents[1] / "evals" / "local"
+STEPS = 200
 
 
 class TestTasks:
@@ -139,3 +145,99 @@ class TestWeights:
         kind = gguf.GGMLQuantizationType.Q8_0
         q8_0 = gguf.quants.dequantize(gguf.quants.quantize(wanted, kind), kind)
         assert np.abs(load_levels(tmp_path)["weight"] - q8_0).max() < 1e-3
+
+
+PYTORCH_NAMES = {
+    "attn_norm": "attn_norm",
+    "attn_q": "wq",
+    "attn_k": "wk",
+    "attn_v": "wv",
+    "attn_output": "wo",
+    "attn_q_norm": "q_norm",
+    "attn_k_norm": "k_norm",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate_inp": "router",
+    "ffn_down_exps": "down",
+}
+
+
+def edited(path: Path, to: Path, edits: dict[str, tuple[float, float]]) -> Path:
+    """Copy an F32 model; tensors whose name a pattern finds become factor × values + offset."""
+    to.write_bytes(path.read_bytes())
+    for shard, tensor in open_gguf(to).tensors():
+        for pattern, (factor, offset) in edits.items():
+            if re.search(pattern, tensor.name):
+                at = shard.header.data_start + tensor.offset
+                values = np.memmap(to, np.float32, "r+", at, (tensor.n_bytes // 4,))
+                values[:] = np.float32(factor) * values + np.float32(offset)
+                values.flush()
+    return to
+
+
+def accepted_share(target: Path, drafter: Path) -> float:
+    """Share of the drafted tokens that greedy decoding accepts on two prompts of the recipe's kind."""
+    drafted = accepted = 0
+    toggles = {"experts": "resident", "speculation": "dspark", "draft_model": str(drafter), "threads": 1}
+    for prompt in ("Tell me a story about a small dog", "Explain how rain is made"):
+        with Session(target, **toggles) as session:
+            for record in session.generate(prompt, n_predict=40, ignore_eos=True):
+                drafted, accepted = drafted + (record["drafted"] or 0), accepted + (record["accepted"] or 0)
+    return accepted / drafted
+
+
+@pytest.mark.native
+class TestDrafterOfAnyTarget:
+    def test_llama_cpp_shows_what_the_pytorch_target_computes(
+        self, tiny_file: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        torch = pytest.importorskip("torch")
+        from workbench.demo.recipe.draft_target import GgufTarget, embedding_and_head, tensor
+        from workbench.demo.recipe.model import DemoModel, Shape
+
+        # the PyTorch model has no biases and no scales
+        path = edited(tiny_file("qwen3moe"), tmp_path / "target.gguf", {r"\.bias$": (0, 0), r"\.scale$": (0, 1)})
+        file = open_gguf(path)
+        shape = Shape(n_vocab=512, n_layer=5, n_head=4, n_expert=16, n_ctx=256, rms_eps=1e-5)
+        weights = {"embedding": tensor(file, "token_embd.weight"), "output_norm": tensor(file, "output_norm.weight")}
+        for i in range(shape.n_layer):
+            for name, ours in PYTORCH_NAMES.items():
+                weights[f"layers.{i}.{ours}"] = tensor(file, f"blk.{i}.{name}.weight")
+            halves = [tensor(file, f"blk.{i}.ffn_{kind}_exps.weight") for kind in ("gate", "up")]
+            weights[f"layers.{i}.gate_up"] = np.concatenate(halves, 1)
+        model = DemoModel(shape, dtype=torch.float32, grouped=False)
+        model.load_state_dict({name: torch.tensor(values) for name, values in weights.items()})
+        ids = [7 * i % 512 for i in range(150)]  # more than one batch
+        with GgufTarget(path, (1, 3, 4), n_rows=1, length=256, threads=1) as target:
+            features, logits = target.read(ids)
+        with torch.no_grad():
+            final, _, inputs = model.body(torch.tensor([ids]))
+            wanted = torch.cat([inputs[tap] for tap in target.taps], -1)[0].numpy()
+            wanted_logits = (final[0] @ embedding_and_head(file)[1].T).numpy()
+        for seen, right in ((features, wanted), (logits, wanted_logits)):
+            assert np.linalg.norm(seen - right) < 5e-3 * np.linalg.norm(right)
+
+    @pytest.mark.slow
+    def test_training_from_a_gguf_raises_acceptance(self, tiny_file: Callable[..., Path], tmp_path: Path) -> None:
+        pytest.importorskip("torch")
+        pytest.importorskip("tokenizers")
+        from workbench.demo.recipe import draft_export, draft_train
+
+        # layers that add little: the last token nearly decides the next
+        quiet = {r"attn_output\.weight|ffn_down_exps": (0.1, 0)}
+        target = edited(tiny_file("gpt-oss"), tmp_path / "target.gguf", quiet)
+        sizes = "--texts 4 --rows 16 --length 80 --batch 8 --anchors 8 --layers 1 --keep 512 --threads 1"
+        shares = []
+        for steps in (0, STEPS):
+            arguments = [str(tmp_path / "draft"), "--target", str(target), *sizes.split(), "--steps", str(steps)]
+            draft_train.main(arguments)
+            drafter = tmp_path / f"{steps}.gguf"
+            draft_export.main([str(tmp_path / "draft"), str(drafter), "--target", str(target)])
+            shares.append(accepted_share(target, drafter))
+        assert shares[1] > 1.5 * shares[0] > 0
+
+    def test_a_target_without_taps_is_refused(self, tiny_file: Callable[..., Path]) -> None:
+        pytest.importorskip("torch")
+        from workbench.demo.recipe.draft_target import target_shape
+
+        with pytest.raises(UnsupportedArchitectureError, match="olmoe has no taps"):
+            target_shape(open_gguf(tiny_file("olmoe")))

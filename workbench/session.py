@@ -111,6 +111,7 @@ class Session:
         self.header: dict[str, Any] = json.loads(self._lib.les_header(self._handle))
         self._lib.les_take_lines(self._handle)
         self.end: dict[str, Any] | None = None
+        self.bytes_read = 0
 
     def __enter__(self) -> Session:
         return self
@@ -160,19 +161,17 @@ class Session:
 
     @property
     def bos(self) -> int | None:
-        """The token that begins a text, or None."""
-        import llama_cpp
-
-        token = int(llama_cpp.llama_vocab_bos(self._vocab))
-        return token if token >= 0 else None
+        """The token that begins a text, or None where the file names none (llama.cpp would make one up)."""
+        return self._named_token("bos")
 
     @property
     def eos(self) -> int | None:
-        """The token that ends a text, or None."""
-        import llama_cpp
+        """The token that ends a text, or None where the file names none."""
+        return self._named_token("eos")
 
-        token = int(llama_cpp.llama_vocab_eos(self._vocab))
-        return token if token >= 0 else None
+    def _named_token(self, name: str) -> int | None:
+        token = self.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        return None if token is None else int(token)
 
     def is_end(self, token: int) -> bool:
         """Whether generation ends at this token."""
@@ -274,11 +273,15 @@ class Session:
     def evaluate(
         self, tokens: Sequence[int], positions: Sequence[int], sequences: Sequence[int], want: Sequence[bool]
     ) -> np.ndarray:
-        """Decode one batch of any sequences; logits of the wanted tokens, float32 [sum(want), n_vocab]."""
+        """Decode one batch of any sequences; logits of the wanted tokens, float32 [sum(want), n_vocab].
+
+        `bytes_read` counts what these calls read from flash, where telemetry is on.
+        """
         wanted = (ctypes.c_int8 * len(want))(*[int(w) for w in want])
         n = len(tokens)
         if self._lib.les_eval(self._open, n, _ints(tokens), _ints(positions), _ints(sequences), wanted) != 0:
             raise self._error()
+        self.bytes_read += self._take_record().get("bytes") or 0
         return self.logits
 
     def copy_sequence(self, source: int, target: int) -> None:

@@ -67,6 +67,27 @@ def write_on(model: DemoModel, prompts: Tensor, length: int, temperature: Tensor
     return out
 
 
+class SelfWritten:
+    """Text ids [N, T] of the PyTorch target, which is run again wherever a drafter is shown it."""
+
+    def __init__(self, target: DemoModel, ids: Tensor, taps: tuple[int, ...]) -> None:
+        self.target, self.ids, self.taps = target, ids, taps
+        self.embedding, self.head = target.embedding, target.head
+
+    @torch.no_grad()
+    def read(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the last hidden states and the concatenated taps of every position."""
+        final, _, inputs = self.target.body(ids)
+        return final, torch.cat([inputs[tap] for tap in self.taps], -1)
+
+    @torch.no_grad()
+    def look(self, rows: Tensor, slots: Tensor) -> tuple[Tensor, Tensor, None, Tensor]:
+        """Return tokens, features and, at positions `slots` [A, block], the probabilities of all tokens."""
+        ids = self.ids[rows]
+        final, features = self.read(ids)
+        return ids, features, None, self.head(final[:, slots]).float().softmax(-1)
+
+
 def prompt_tokens(tokenizer: Tokenizer, rng: random.Random, count: int, length: int) -> Tensor:
     """Return `count` document beginnings of exactly `length` tokens: requests, stories, questions."""
     rows: list[list[int]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,10 @@ from workbench.demo.recipe.model import Shape, rms, rope, rope_tables
 
 @dataclass(frozen=True)
 class DraftShape:
-    """Sizes of the drafter. `taps` are layer ids whose *input* is read (as in the GGUF); none may equal n_layer."""
+    """Sizes of the drafter. `taps` are layer ids whose *input* is read (as in the GGUF); none may equal n_layer.
+
+    `mask` is the token that fills a block after its anchor.
+    """
 
     n_layer: int = 2
     n_head: int = 4
@@ -23,9 +27,19 @@ class DraftShape:
     n_rank: int = 64
     block: int = 6
     taps: tuple[int, ...] = (3, 6, 9)
+    mask: int = 3
 
 
 DEMO_DRAFT = DraftShape()
+MAX_POSITIONS = 16384
+
+
+def draft_shape(target: Shape, mask: int, n_taps: int = 3, **chosen: Any) -> DraftShape:
+    """Return sizes in proportion to the target (for the demo model: `DEMO_DRAFT`), except those chosen."""
+    heads = max(4, target.n_embd // target.head_dim // 4 * 4)
+    taps = tuple(round((i + 1) * (target.n_layer - 1) / n_taps) for i in range(n_taps))
+    sizes = {"n_head": heads, "n_head_kv": heads // 2, "n_ff": 3 * target.n_embd, "taps": taps, "mask": mask}
+    return DraftShape(**{**sizes, **chosen})
 
 
 class DraftLayer(nn.Module):
@@ -66,7 +80,7 @@ class Drafter(nn.Module):
         self.markov_2 = nn.Parameter(torch.zeros(target.n_vocab, shape.n_rank))
         self.conf_weight = nn.Parameter(torch.zeros(1, target.n_embd + shape.n_rank))
         self.conf_bias = nn.Parameter(torch.zeros(1))
-        cos, sin = rope_tables(target, 2 * target.n_ctx)
+        cos, sin = rope_tables(target, min(2 * target.n_ctx, MAX_POSITIONS))
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
@@ -91,7 +105,7 @@ class Drafter(nn.Module):
         b, t, _ = features.shape
         n_anchor, dtype, eps = len(anchors), features.dtype, target.rms_eps
         context = rms(F.linear(features, self.fc.to(dtype)), self.enc_norm, eps)
-        block = torch.full((b, n_anchor, shape.block), 3, device=tokens.device)
+        block = torch.full((b, n_anchor, shape.block), shape.mask, device=tokens.device)
         block[..., 0] = tokens
         x = F.embedding(block.view(b, -1), embedding).to(dtype)
         position = (anchors[:, None] + torch.arange(shape.block, device=anchors.device)).view(-1)
@@ -128,9 +142,9 @@ class Drafter(nn.Module):
         return F.linear(joined, self.conf_weight, self.conf_bias)[..., 0]
 
     @torch.no_grad()
-    def propose(self, hidden: Tensor, tokens: Tensor, embedding: Tensor) -> Tensor:
-        """Return the greedy draft [B, A, block], each slot biased by the token drafted before it."""
-        base = F.linear(hidden, embedding.to(hidden.dtype)).float()
+    def propose(self, base: Tensor, tokens: Tensor) -> Tensor:
+        """Return the greedy draft [B, A, block] of the head's logits, each slot biased by the token drafted before."""
+        base = base.float()
         previous, drafted = tokens, []
         for slot in range(self.shape.block):
             previous = (base[:, :, slot] + self.bias(previous)).argmax(-1)
