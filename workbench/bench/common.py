@@ -21,13 +21,13 @@ PROMPT = "The expert weights stay in flash; the next layer's router is asked ear
 SHAPE = SynthShape(n_head=32, n_head_kv=8, head_dim=128, n_vocab=65536)
 
 
-def bench_model(*, packed: bool = False) -> Path:
-    """The synthetic benchmark model (3 GB, cached), native or expert-contiguous."""
+def bench_model(shape: SynthShape = SHAPE, *, packed: bool = False) -> Path:
+    """A synthetic benchmark model (cached), native or expert-contiguous."""
     folder = cache_folder() / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    native = folder / f"{SHAPE.label.replace(' ', '-').replace('/', '-').replace(',', '')}.gguf"
+    native = folder / f"{shape.label.replace(' ', '-').replace('/', '-').replace(',', '')}.gguf"
     if not native.exists():
-        synthesize(native, SHAPE)
+        synthesize(native, shape)
     if not packed:
         return native
     contiguous = native.with_suffix(".packed.gguf")
