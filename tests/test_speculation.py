@@ -52,10 +52,14 @@ def test_greedy_output_is_that_of_plain_decoding(
 
 @pytest.mark.parametrize("kind", ["ngram-simple", "ngram-mod"])
 def test_repetition_is_drafted_without_a_model(demo_file: Path, kind: str) -> None:
-    plain, _ = generate(demo_file, ENGLISH, n=96)
-    chosen, records = generate(demo_file, ENGLISH, n=96, speculation=kind, draft_max=4)
-    assert sum(r["drafted"] or 0 for r in records) > 0
-    assert chosen[:16] == plain[:16]
+    """A text that repeats itself, fed as if chosen: what came before is drafted and accepted."""
+    with Session(demo_file, **FLASH, speculation=kind, draft_max=4) as session:
+        sentence = session.tokenize(" Lily took the red ball to the park and played all day.", add_bos=False)
+        records = list(session.generate(sentence * 3, force_tokens=sentence * 3, ignore_eos=True))
+    assert [t for r in records for t in (r.get("chosen") or [r["next"]])] == sentence * 3
+    drafted, accepted = (sum(r[key] or 0 for r in records) for key in ("drafted", "accepted"))
+    assert accepted > drafted / 2 > 0
+    assert len(records) < 2.5 * len(sentence)
 
 
 @pytest.mark.slow
@@ -164,8 +168,7 @@ def test_adaptive_width_stays_within_the_limit_and_still_exact(demo_file: Path) 
     options = {"speculation": "draft-simple", "draft_model": str(demo_file), "draft_max": 3, "draft_adaptive": True}
     chosen, records = generate(demo_file, ENGLISH, n=64, **options)
     widths = {r["drafted"] for r in records if r["phase"] == "decode"}
-    assert 0 in widths
-    assert max(widths) == 3
+    assert {0, 1, 2} <= widths <= {0, 1, 2, 3}  # the first rounds try none, one and two; the rest depends on the clock
     assert chosen[:16] == plain[:16]
 
 
