@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from gguf_files import Q8_0, expert_bytes, odd_tensors, split, write_gguf
 from stock import loads
 
-import workbench
 from workbench.cli import cli
 from workbench.errors import ModelFileError, WorkbenchError
 from workbench.storage import pack as pack_module
@@ -37,8 +36,6 @@ from workbench.storage.layout import expert_layout
 from workbench.storage.pack import pack
 from workbench.storage.synth import SynthShape, synthesize
 from workbench.storage.unpack import unpack
-
-DEMO = Path(workbench.__path__[0]) / "demo" / "demo-q8_0.gguf"
 
 
 @pytest.fixture
@@ -80,9 +77,8 @@ class TestRoundTrip:
         assert loads(source)
         assert not loads(packed)
 
-    @pytest.mark.skipif(not DEMO.is_file(), reason="the demo model is not in the package")
-    def test_demo_model(self, tmp_path: Path) -> None:
-        self.check(DEMO, tmp_path)
+    def test_demo_model(self, demo_file: Path, tmp_path: Path) -> None:
+        self.check(demo_file, tmp_path)
 
     @pytest.mark.parametrize("count", [2, 3])
     def test_shards(self, count: int, odd: Path, tmp_path: Path) -> None:
