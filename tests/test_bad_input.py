@@ -248,14 +248,20 @@ def test_a_file_that_shrinks_mid_decode(tiny_file: Callable[..., Path], tmp_path
     assert len(records) >= 4
 
 
-def test_a_killed_run_keeps_its_telemetry(tiny_file: Callable[..., Path], tmp_path: Path) -> None:
-    telemetry = tmp_path / "killed.jsonl"
+def decoding(model: Path, telemetry: Path) -> subprocess.Popen[bytes]:
+    """A slow run that has decoded some tokens."""
     slow = {"emulate_bandwidth_bytes_s": 20_000_000, "io": "buffered"}
-    job = tmp_path / "job.json"
-    job.write_text(json.dumps(job_for(tiny_file("qwen3moe"), telemetry, **slow)))
+    job = telemetry.with_suffix(".job.json")
+    job.write_text(json.dumps(job_for(model, telemetry, **slow)))
     process = subprocess.Popen([native_paths.runner(), job])
     while not telemetry.exists() or telemetry.read_text().count('"decode"') < 3:
         time.sleep(0.02)
+    return process
+
+
+def test_a_killed_run_keeps_its_telemetry(tiny_file: Callable[..., Path], tmp_path: Path) -> None:
+    telemetry = tmp_path / "killed.jsonl"
+    process = decoding(tiny_file("qwen3moe"), telemetry)
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = read_jsonl(telemetry)
@@ -265,12 +271,7 @@ def test_a_killed_run_keeps_its_telemetry(tiny_file: Callable[..., Path], tmp_pa
 
 def test_an_interrupted_run_ends_cleanly(tiny_file: Callable[..., Path], tmp_path: Path) -> None:
     telemetry = tmp_path / "interrupted.jsonl"
-    slow = {"emulate_bandwidth_bytes_s": 20_000_000, "io": "buffered"}
-    job = tmp_path / "job.json"
-    job.write_text(json.dumps(job_for(tiny_file("qwen3moe"), telemetry, **slow)))
-    process = subprocess.Popen([native_paths.runner(), job])
-    while not telemetry.exists() or telemetry.read_text().count('"decode"') < 3:
-        time.sleep(0.02)
+    process = decoding(tiny_file("qwen3moe"), telemetry)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 0
     assert read_jsonl(telemetry).status == "interrupted"

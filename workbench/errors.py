@@ -23,3 +23,12 @@ class RunError(WorkbenchError):
 
 class NativeError(WorkbenchError):
     """The native runtime is missing or does not fit this machine."""
+
+
+BY_TAG: dict[str, type[WorkbenchError]] = {
+    "toggle": ToggleError,
+    "file": ModelFileError,
+    "arch": UnsupportedArchitectureError,
+    "run": RunError,
+}
+"""The native runtime's error tags."""

@@ -17,21 +17,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from workbench.errors import (
+    BY_TAG,
     ModelFileError,
     RunError,
-    ToggleError,
-    UnsupportedArchitectureError,
-    WorkbenchError,
 )
 from workbench.telemetry import Recording, TelemetryError, read_jsonl
 
 GRACE_S = 5.0
-_ERRORS: dict[str, type[WorkbenchError]] = {
-    "toggle": ToggleError,
-    "file": ModelFileError,
-    "arch": UnsupportedArchitectureError,
-    "run": RunError,
-}
 _BIG_BYTES = 1 << 28
 
 
@@ -193,7 +185,7 @@ def _raise_for(code: int, log: str, recording: Recording | None) -> None:
     tagged = re.search(r"^error\[(\w+)\]: (.*)$", log, re.MULTILINE)
     if code == 0 and recording is not None and recording.status in ("ok", "interrupted"):
         return
-    kind = _ERRORS.get(tagged[1], RunError) if tagged else RunError
+    kind = BY_TAG.get(tagged[1], RunError) if tagged else RunError
     if tagged and not issubclass(kind, RunError):
         raise kind(tagged[2])
     reported = (recording.end or {}).get("error") if recording else None

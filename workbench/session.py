@@ -15,25 +15,17 @@ import numpy as np
 from workbench import native_paths
 from workbench.config import RunConfig
 from workbench.errors import (
-    ModelFileError,
+    BY_TAG,
     RunError,
     ToggleError,
-    UnsupportedArchitectureError,
     WorkbenchError,
 )
-
-ERRORS: dict[str, type[WorkbenchError]] = {
-    "toggle": ToggleError,
-    "file": ModelFileError,
-    "arch": UnsupportedArchitectureError,
-    "run": RunError,
-}
 
 
 def native_error(text: str) -> WorkbenchError:
     """The exception for a native message of the form `tag: text`."""
     tag, _, what = text.partition(": ")
-    return ERRORS[tag](what) if tag in ERRORS else RunError(text)
+    return BY_TAG[tag](what) if tag in BY_TAG else RunError(text)
 
 
 @functools.cache
