@@ -54,6 +54,12 @@ def test_lanes_and_slots(sanitized: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_adaptive_draft_length_keeps_its_bounds(sanitized: Path) -> None:
+    """On simulated machines: at most 3 % lost on text that cannot be drafted, at most 5 % behind the best fixed length."""
+    assert "passed" in checked([str(sanitized / "test_draft_width")])
+
+
+@pytest.mark.slow
 def test_a_whole_run(sanitized: Path, tmp_path: Path) -> None:
     model = tiny.tiny_model(tmp_path / "tiny.gguf", "qwen3moe", dtype="q8_0")
     toggles = {

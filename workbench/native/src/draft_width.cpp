@@ -1,85 +1,185 @@
 #include "draft_width.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 
 namespace les {
 
-static constexpr double k_forget    = 0.1;   // weight of the newest round
-static constexpr double k_gain      = 1.02;  // drafting must promise this much
-static constexpr int    k_try_every = 24;    // rounds between looks at a neighbouring width
-static constexpr int    k_patience  = 6;
-static constexpr int    k_longest   = 512;
+static constexpr double k_forget      = 0.15;   // weight of the newest round
+static constexpr double k_share       = 0.01;   // of the time spent that may be lost by trying
+static constexpr double k_upfront     = 0.015;  // of the time expected for the whole text, given at once
+static constexpr double k_most_credit = 12;     // plain steps
+static constexpr double k_probe       = 0.25;   // of a plain step: what a first draft may take
+static constexpr int    k_refresh     = 48;     // rounds that ask between plain ones
 
-DraftWidth::DraftWidth(int most) : ns_(size_t(most + 1), 0.0), accept_(size_t(most), 0.7) {}
+static constexpr double k_prior  = 4;     // tokens for which the drafter's confidence is believed
+static constexpr double k_doubt  = 0.02;  // weight of the newest token in how far it is
+static constexpr double k_accept = 0.8;   // of a drafted token, before any was seen
+static constexpr double k_climb  = 0.88;
+static constexpr double k_heed   = 0.05;  // weight of the newest drafted token
 
-double DraftWidth::expected_tokens(int width) const {
-    double tokens = 1, reach = 1;
-    for (int i = 0; i < width; i++) {
-        reach *= accept_[size_t(i)];
-        tokens += reach;
-    }
-    return tokens;
+static void blend(double & average, double sample, double weight = k_forget) {
+    average = average > 0 ? average + weight * (std::min(sample, 4 * average) - average) : sample;
 }
 
-// Measured, or on the line through no draft and the widest measured one.
-double DraftWidth::expected_ns(int width) const {
-    if (ns_[size_t(width)] > 0) {
-        return ns_[size_t(width)];
+DraftWidth::DraftWidth(int most, int n_expert, int n_expert_used, int64_t draft_ns)
+    : most_(most), n_expert_(n_expert), n_used_(n_expert_used), draft_ns_(size_t(most + 1), 0.0) {
+    draft_ns_.back() = double(draft_ns);
+    restart(0);
+}
+
+void DraftWidth::restart(int n_predict) {
+    n_predict_    = n_predict;
+    accept_       = k_accept;
+    accepted_sum_ = confidence_sum_ = k_prior;
+    balance_ns_                     = k_upfront * n_predict_ * step_ns_;
+    gain_ns_                        = 0;
+    asking_                         = true;
+    tried_                          = false;
+    since_plain_                    = 0;
+}
+
+// Experts that n tokens routed independently would read, over those of one.
+double DraftWidth::union_of(int n_tokens) const {
+    return n_used_ > 0 ? (1 - std::pow(1 - double(n_used_) / n_expert_, n_tokens)) * n_expert_ / n_used_ : n_tokens;
+}
+
+double DraftWidth::plain_ns(int n_tokens) const {
+    const double compute = (step_ns_ - wait_ns_) * (1 + slope_ * (n_tokens - 1));
+    return compute + wait_ns_ * (1 + sharing_ * (union_of(n_tokens) - 1));
+}
+
+double DraftWidth::expected_ns(int n_tokens) const {
+    return n_tokens > 1 ? correction_ * plain_ns(n_tokens) : step_ns_;
+}
+
+double DraftWidth::draft_ns(int asked) const {
+    if (draft_ns_[size_t(asked)] > 0) {
+        return draft_ns_[size_t(asked)];
     }
-    for (size_t w = ns_.size() - 1; w > 0; w--) {
-        if (ns_[w] > 0) {
-            return ns_[0] + (ns_[w] - ns_[0]) * width / double(w);
+    for (size_t w = draft_ns_.size() - 1; w > 0; w--) {
+        if (draft_ns_[w] > 0) {
+            return draft_ns_[w] * (1 + double(asked)) / (1 + double(w));
         }
     }
-    return ns_[0] * (1 + 0.5 * width);
+    return 0;
 }
 
-int DraftWidth::best() const {
-    int    best = 0;
-    double rate = k_gain * expected_tokens(0) / expected_ns(0);
-    for (int w = 1; w < int(ns_.size()); w++) {
-        if (expected_tokens(w) / expected_ns(w) > rate) {
-            best = w;
-            rate = expected_tokens(w) / expected_ns(w);
+// The longest draft that costs little beside a step.
+int DraftWidth::probe_width(int most) const {
+    int width = std::min(2, most);
+    while (width < most && draft_ns(width + 1) <= k_probe * step_ns_) {
+        width++;
+    }
+    return width;
+}
+
+// The best by what was accepted so far; two more where that is nearly everything.
+int DraftWidth::ask_width(int most) const {
+    int    best  = 0;
+    double value = 0, reach = 1, tokens = 1;
+    for (int w = 1; w <= most; w++) {
+        reach *= accept_;
+        tokens += reach;
+        const double rate = tokens / (expected_ns(1 + w) + draft_ns(w));
+        if (best == 0 || rate > value) {
+            best  = w;
+            value = rate;
+        }
+    }
+    return std::min(best + (accept_ > k_climb ? 2 : 0), most);
+}
+
+int DraftWidth::ask(int most) {
+    most = std::min(most, most_);
+    if (step_ns_ <= 0 || most < 1) {
+        return 0;
+    }
+    const int    probe = probe_width(most);
+    const double cost  = draft_ns(probe) + inject_ns_;
+    if (asking_ && tried_ && balance_ns_ < 0) {
+        asking_ = false;
+    }
+    if (!asking_ || !tried_) {
+        asking_ = balance_ns_ >= cost;
+        tried_  = false;
+        return asking_ ? probe : 0;
+    }
+    if (++since_plain_ >= std::min(k_refresh, 8 + 8 * n_plain_)) {
+        since_plain_ = 0;
+        return 0;
+    }
+    return ask_width(most);
+}
+
+int DraftWidth::keep(const std::vector<float> & confidence, int drafted) const {
+    const double belief = accepted_sum_ / confidence_sum_;
+    const bool   gains  = tried_ && gain_ns_ > 0;
+    int          best   = 0;
+    double       value = 1 / step_ns_, reach = 1, tokens = 1;
+    for (int i = 0; i < std::min(drafted, most_); i++) {
+        reach *=
+            size_t(i) < confidence.size() ? std::clamp(belief * double(confidence[size_t(i)]), 0.0, 0.995) : accept_;
+        tokens += reach;
+        const double cost = expected_ns(i + 2);
+        if (tokens / cost > value && (gains || cost - step_ns_ <= balance_ns_)) {
+            best  = i + 1;
+            value = tokens / cost;
         }
     }
     return best;
 }
 
-int DraftWidth::choose() {
-    const int most = int(accept_.size());
-    if (nap_left_ > 0) {
-        if (--nap_left_ == 0) {
-            losing_ = k_patience - 2;  // two rounds to show that it pays by now
-            return std::min(1, most);
+void DraftWidth::learn_times(const DraftRound & r) {
+    const int    n    = 1 + r.verified;
+    const double wait = double(std::min(r.wait_ns, r.decode_ns));
+    if (r.verified == 0) {
+        const bool first = n_plain_++ == 0;
+        blend(step_ns_, double(r.decode_ns));
+        blend(wait_ns_, wait);
+        blend(step_bytes_, double(r.bytes));
+        wait_ns_    = std::min(wait_ns_, step_ns_);
+        balance_ns_ = first ? k_upfront * n_predict_ * step_ns_ : balance_ns_;
+    } else if (step_ns_ > 0) {
+        if (step_ns_ > wait_ns_) {
+            const double compute = (double(r.decode_ns) - wait) / (step_ns_ - wait_ns_);
+            blend(slope_, std::clamp((compute - 1) / r.verified, 0.05, 2.0));
         }
-        return 0;
+        if (step_bytes_ > 0 && union_of(n) > 1) {
+            blend(sharing_, std::clamp((double(r.bytes) / step_bytes_ - 1) / (union_of(n) - 1), 0.05, 2.0));
+        }
+        blend(correction_, std::clamp(double(r.decode_ns) / plain_ns(n), 0.5, 2.0));
     }
-    if (++rounds_ <= 4) {  // measure: none, one, none, two
-        return rounds_ % 2 ? 0 : std::min(int(rounds_) / 2, most);
+    if (r.asked > 0 && r.draft_ns > 0) {
+        blend(draft_ns_[size_t(r.asked)], double(r.draft_ns));
     }
-    const int width = best();
-    losing_         = width == 0 ? losing_ + 1 : 0;
-    if (losing_ >= k_patience) {
-        nap_left_ = nap_;
-        nap_      = std::min(2 * nap_, k_longest);
-        return 0;
+    if (r.inject_ns > 0) {
+        blend(inject_ns_, double(r.inject_ns));
     }
-    if (width > 0) {
-        nap_ = 32;
-    }
-    if (rounds_ % k_try_every == 0) {
-        return std::clamp(width + ((rounds_ / k_try_every) % 2 ? 1 : -1), 0, most);
-    }
-    return width;
 }
 
-void DraftWidth::learn(int drafted, int accepted, int64_t round_ns) {
-    double & ns = ns_[size_t(drafted)];
-    ns          = ns > 0 ? ns + k_forget * (double(round_ns) - ns) : double(round_ns);
-    for (int i = 0; i < drafted && i <= accepted; i++) {
-        double & a = accept_[size_t(i)];
-        a += k_forget * ((i < accepted ? 1.0 : 0.0) - a);
+void DraftWidth::learn_acceptance(const DraftRound & r) {
+    for (int i = 0; i < r.verified && i <= r.accepted; i++) {
+        const double was = i < r.accepted ? 1 : 0;
+        accept_ += k_heed * (was - accept_);
+        if (size_t(i) < r.confidence.size()) {
+            accepted_sum_   = (1 - k_doubt) * accepted_sum_ + was;
+            confidence_sum_ = (1 - k_doubt) * confidence_sum_ + double(r.confidence[size_t(i)]);
+        }
+    }
+}
+
+void DraftWidth::learn(const DraftRound & r) {
+    learn_times(r);
+    learn_acceptance(r);
+    const double tokens   = 1 + r.accepted;
+    const double overhead = double(r.draft_ns + r.inject_ns);
+    const double gain     = (r.verified > 0 ? tokens * step_ns_ - double(r.decode_ns) : 0) - overhead;
+    balance_ns_           = std::min(balance_ns_ + gain + k_share * tokens * step_ns_, k_most_credit * step_ns_);
+    if (r.asked > 0) {
+        gain_ns_ = tried_ ? gain_ns_ + k_forget * (gain - gain_ns_) : gain;
+        tried_   = true;
     }
 }
 

@@ -1,4 +1,4 @@
-// How many tokens to draft: chosen each round from what rounds of each width took and yielded.
+// How many tokens to draft, and how many of them to verify, decided anew each round.
 #pragma once
 
 #include <cstdint>
@@ -6,31 +6,60 @@
 
 namespace les {
 
-// A round's time holds everything a longer draft costs here and now: extra expert reads (what is cached, what the flash
-// gives), the wider batch's compute, drafting itself. Where drafting does not pay, the drafter is left alone for
-// longer and longer, since even keeping it informed costs.
+// What a round cost and gave. Without verified tokens it is a plain step.
+struct DraftRound {
+    int                asked = 0, verified = 0, accepted = 0;
+    std::vector<float> confidence;  // of the drafted tokens; empty where the drafter has none
+    int64_t            decode_ns = 0, wait_ns = 0, bytes = 0;  // the target's call, its wait for flash, what it read
+    int64_t            draft_ns = 0, inject_ns = 0;
+};
+
+// A batch of n tokens is expected to take the compute of a plain step and more for each further token, and its wait for
+// flash times the experts it must read over a plain step's. Both are learned from the rounds, so what is cached and
+// what the flash gives are in them. The drafter's confidence, checked against what was accepted, says how many tokens
+// that buys.
+//
+// Drafting goes on while it gains. Otherwise the drafter rests, unfed, and is asked again only when a small share of
+// the time spent so far pays for the attempt: text that cannot be drafted costs at most that share.
 class DraftWidth {
   public:
-    explicit DraftWidth(int most);
+    // `draft_ns`: what a draft of `most` tokens takes, if known.
+    DraftWidth(int most, int n_expert, int n_expert_used, int64_t draft_ns);
 
-    int  choose();
-    bool informed() const { return nap_left_ <= k_inform; }  // whether the drafter must see the next decode call
-    bool waking() const { return nap_left_ == k_inform; }    // it did not see the ones before
-    void learn(int drafted, int accepted, int64_t round_ns);
+    void restart(int n_predict);  // other text, same machine
+    int  ask(int most);           // tokens to ask the drafter for; 0: a plain step
+    int  keep(const std::vector<float> & confidence, int drafted) const;  // how many of them to verify
+    void learn(const DraftRound & round);
+
+    double expected_ns(int n_tokens) const;  // of verifying
 
   private:
-    static constexpr int k_inform = 8;  // rounds of listening before the drafter is asked again
+    double union_of(int n_tokens) const;
+    double plain_ns(int n_tokens) const;
+    double draft_ns(int asked) const;
+    int    ask_width(int most) const;
+    int    probe_width(int most) const;
+    void   learn_times(const DraftRound & round);
+    void   learn_acceptance(const DraftRound & round);
 
-    double expected_tokens(int width) const;
-    double expected_ns(int width) const;
-    int    best() const;
+    int                 most_, n_expert_, n_used_;
+    double              step_ns_ = 0, wait_ns_ = 0, step_bytes_ = 0;  // of a plain step
+    double              slope_      = 0.45;                           // compute of a further token, over a plain step's
+    double              sharing_    = 0.75;  // reads beyond a plain step's, over those of tokens routed independently
+    double              inject_ns_  = 0;
+    double              correction_ = 1;  // measured over expected
+    std::vector<double> draft_ns_;        // by tokens asked for; 0: never measured
 
-    std::vector<double> ns_;      // by width; 0: never measured
-    std::vector<double> accept_;  // by position: how often it was accepted once reached
-    int64_t             rounds_   = 0;
-    int                 losing_   = 0;  // rounds in a row in which drafting did not pay
-    int                 nap_      = 32;
-    int                 nap_left_ = 0;
+    double accept_       = 0;  // how often a drafted token was accepted once reached
+    double accepted_sum_ = 0, confidence_sum_ = 0;
+
+    bool   asking_      = true;
+    bool   tried_       = false;  // since it last began to ask
+    double gain_ns_     = 0;      // of a round that asks, once tried
+    double balance_ns_  = 0;      // what may be lost by trying
+    double n_predict_   = 0;
+    int    since_plain_ = 0;
+    int    n_plain_     = 0;
 };
 
 }  // namespace les

@@ -30,9 +30,8 @@ void Session::begin(std::vector<int32_t> prompt, int n_predict, std::vector<int3
     if (speculator_) {
         speculator_->restart();
     }
-    width_.reset();
-    if (speculator_ && config_.speculation.adaptive) {
-        width_ = std::make_unique<DraftWidth>(speculator_->draft_max());
+    if (width_) {
+        width_->restart(n_predict);
     }
     history_     = prompt;
     prompt_      = std::move(prompt);
@@ -91,19 +90,17 @@ void Session::decode(const llama_batch & batch, const char * phase, int64_t inde
     (strcmp(phase, "prefill") == 0 ? prefill_ns_ : decode_ns_) += t1 - t0;
     keep_logits(batch);
     if (speculator_ && strcmp(phase, "eval") != 0) {
-        speculator_->inject_ns = 0;
-        if (!width_ || width_->informed()) {
-            if (width_ && width_->waking()) {
-                speculator_->restart();
-            }
-            speculator_->processed(batch);
-        }
+        speculator_->processed(batch);
     }
     const int32_t fed = strcmp(phase, "decode") == 0 ? batch.token[0] : -1;
     choose(batch, strcmp(phase, "eval") != 0, draft);
     if (width_ && fed >= 0) {
-        const int64_t round_ns = t1 - t0 + speculator_->draft_ns + speculator_->inject_ns;
-        width_->learn(int(draft.size()), int(chosen_.size()) - 1, round_ns);
+        DraftRound round = { asked_, int(draft.size()), int(chosen_.size()) - 1, speculator_->confidence(), t1 - t0 };
+        round.wait_ns    = stats.stall_ns;
+        round.bytes      = stats.flash.bytes;
+        round.draft_ns   = speculator_->draft_ns;
+        round.inject_ns  = speculator_->inject_ns;
+        width_->learn(round);
     }
     record_step(phase, index, batch.n_tokens, fed, int(draft.size()), t0, t1, engine_ ? &stats : nullptr);
     record_details(phase, index);
@@ -179,7 +176,11 @@ bool Session::next() {
     std::vector<int32_t> draft;
     if (speculator_ && !prefill) {
         const int most = std::min(speculator_->draft_max(), n_predict_ - n_chosen_ - 1);
-        draft = speculator_->draft(history_, next_token_, n_past, width_ ? std::min(width_->choose(), most) : most);
+        asked_         = width_ ? width_->ask(most) : most;
+        draft          = speculator_->draft(history_, next_token_, n_past, asked_);
+        if (width_) {
+            draft.resize(size_t(width_->keep(speculator_->confidence(), int(draft.size()))));
+        }
     }
     const size_t n     = prefill ? std::min(size_t(config_.n_batch), prompt_.size() - prompt_done_) : 1 + draft.size();
     llama_batch  batch = llama_batch_init(int32_t(n), 0, 1);
@@ -228,9 +229,7 @@ void Session::follow(bool prefill, int32_t fed, const std::vector<int32_t> & dra
     if (!draft.empty() && !llama_memory_seq_rm(llama_get_memory(context_), 0, n_past, -1)) {
         throw Error{ "run", "this model's memory cannot forget rejected tokens; run with speculation=off" };
     }
-    if (!width_ || width_->informed()) {
-        speculator_->accepted(int(chosen_.size()) - 1, n_past);
-    }
+    speculator_->accepted(int(chosen_.size()) - 1, n_past);
 }
 
 }  // namespace les

@@ -150,6 +150,12 @@ void Session::make_context(int n_ctx) {
     }
     if (config_.speculation.on()) {
         speculator_ = std::make_unique<Speculator>(config_.speculation, model_, context_, threads_);
+        if (config_.speculation.adaptive && !width_) {
+            const ExpertMap none = {};
+            const auto &    map  = engine_ ? engine_->map() : none;
+            width_ = std::make_unique<DraftWidth>(speculator_->draft_max(), map.n_expert, map.n_expert_used,
+                                                  speculator_->warm_ns);
+        }
     }
 }
 

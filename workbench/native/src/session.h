@@ -70,6 +70,7 @@ class Session {
 
     std::unique_ptr<Speculator> speculator_;
     std::unique_ptr<DraftWidth> width_;  // set when the draft length adapts
+    int                         asked_ = 0;
 
     std::vector<int32_t> prompt_, force_;
     std::vector<int32_t> history_;  // prompt and what was chosen, without the token fed next

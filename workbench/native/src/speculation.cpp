@@ -2,6 +2,7 @@
 
 #include "common.h"
 #include "gguf.h"
+#include "llama-ext.h"
 #include "log.h"
 #include "platform.h"
 #include "speculative.h"
@@ -123,7 +124,8 @@ Speculator::Speculator(const SpeculationOptions & options, llama_model * target,
         }
         if (options.kind == "dspark") {
             check_dspark(options, draft, target);
-            draft_max_ = options.draft_max > 0 ? options.draft_max : draft.block_size;
+            draft_max_      = options.draft_max > 0 ? options.draft_max : draft.block_size;
+            has_confidence_ = draft.confidence;
         }
     }
     params_->draft.n_max   = draft_max_;
@@ -142,7 +144,7 @@ Speculator::Speculator(const SpeculationOptions & options, llama_model * target,
     }
     try {
         if (needs_file) {
-            load_draft(options, target, context, threads);
+            load_draft(options, context, threads);
         }
         speculative_ = common_speculative_init(*params_, 1);
     } catch (const std::exception & e) {
@@ -151,11 +153,30 @@ Speculator::Speculator(const SpeculationOptions & options, llama_model * target,
     if (!speculative_) {
         throw Error{ "toggle", "speculation=" + options.kind + " cannot run with this model" };
     }
+    feed_ = std::make_unique<DraftFeed>(speculative_, context, context_, options.kind == "dspark");
+    if (options.kind == "dspark") {
+        for (params_->draft.n_max = 1; params_->draft.n_max < draft_max_; params_->draft.n_max++) {
+            drafters_.push_back(common_speculative_init(*params_, 1));
+        }
+    }
+    drafters_.push_back(speculative_);
+    if (options.kind == "dspark") {
+        warm_up();
+    }
 }
 
-void Speculator::load_draft(const SpeculationOptions & options, llama_model * target, llama_context * context,
-                            int threads) {
-    (void)target;
+// The first draft pages its weights in; the second tells what one takes.
+void Speculator::warm_up() {
+    const llama_vocab *        vocab   = llama_model_get_vocab(model_);
+    const std::vector<int32_t> history = { 0 };
+    for (int i = 0; i < 2; i++) {
+        draft(history, std::max(0, llama_vocab_bos(vocab)), 1, draft_max_);
+        warm_ns = draft_ns;
+        restart();
+    }
+}
+
+void Speculator::load_draft(const SpeculationOptions & options, llama_context * context, int threads) {
     llama_model_params params = llama_model_default_params();
     params.use_extra_bufts    = false;
     model_                    = llama_model_load_from_file(options.draft_model.c_str(), params);
@@ -181,8 +202,10 @@ void Speculator::load_draft(const SpeculationOptions & options, llama_model * ta
 }
 
 Speculator::~Speculator() {
-    if (speculative_) {
-        common_speculative_free(speculative_);
+    for (common_speculative * speculative : drafters_) {
+        if (speculative) {
+            common_speculative_free(speculative);
+        }
     }
     if (context_) {
         llama_free(context_);
@@ -193,49 +216,52 @@ Speculator::~Speculator() {
 }
 
 void Speculator::begin(const std::vector<int32_t> & prompt) {
+    feed_->flush();
     common_speculative_begin(speculative_, 0, prompt);
 }
 
 std::vector<int32_t> Speculator::draft(const std::vector<int32_t> & history, int32_t last, int n_past, int n_max) {
     const int64_t t0 = mono_ns();
     drafted_.clear();
+    confidence_.clear();
+    inject_ns = 0;
     if (n_max > 0) {
-        common_speculative_get_draft_params(speculative_, 0) = { true, n_max, n_past, last, &history, &drafted_ };
-        common_speculative_draft(speculative_);
+        feed_->flush();
+        inject_ns                                           = mono_ns() - t0;
+        common_speculative * speculative                    = drafters_[std::min(size_t(n_max), drafters_.size()) - 1];
+        common_speculative_get_draft_params(speculative, 0) = { true, n_max, n_past, last, &history, &drafted_ };
+        common_speculative_draft(speculative);
         if (int(drafted_.size()) > n_max) {
             drafted_.resize(size_t(n_max));
+        }
+        const float * row = has_confidence_ ? llama_get_embeddings_nextn(context_) : nullptr;
+        for (size_t i = 0; row && i < drafted_.size(); i++) {
+            confidence_.push_back(row[i * size_t(llama_model_n_embd(model_))]);
         }
         if (context_) {
             llama_memory_seq_rm(llama_get_memory(context_), 0, n_past, -1);
         }
     }
-    draft_ns = mono_ns() - t0;
+    draft_ns = mono_ns() - t0 - inject_ns;
     return drafted_;
 }
 
 void Speculator::processed(const llama_batch & batch) {
     const int64_t t0 = mono_ns();
-    common_batch  mirror(target_);
-    for (int i = 0; i < batch.n_tokens; i++) {
-        mirror.add(batch.token[i], batch.pos[i], 0, batch.logits[i] != 0);
-    }
-    if (!common_speculative_process(speculative_, mirror)) {
-        throw Error{ "run", "the drafter could not follow the target" };
-    }
-    inject_ns = mono_ns() - t0;
+    feed_->add(batch);
+    inject_ns += mono_ns() - t0;
 }
 
 void Speculator::accepted(int n_accepted, int n_past) {
     if (!drafted_.empty()) {
         common_speculative_accept(speculative_, 0, uint16_t(n_accepted));
     }
-    if (context_) {
-        llama_memory_seq_rm(llama_get_memory(context_), 0, n_past, -1);
-    }
+    feed_->forget_from(n_past);
 }
 
 void Speculator::restart() {
     drafted_.clear();
+    feed_->clear();
     if (context_) {
         llama_memory_seq_rm(llama_get_memory(context_), 0, -1, -1);
     }

@@ -1,6 +1,7 @@
 // Drafting: upstream's speculative decoders behind the checks that keep them from aborting the process.
 #pragma once
 
+#include "draft_feed.h"
 #include "expert_map.h"
 #include "llama.h"
 
@@ -50,14 +51,19 @@ class Speculator {
     // At most `n_max` tokens expected after `last` at position `n_past`, whose predecessors are `history`.
     std::vector<int32_t> draft(const std::vector<int32_t> & history, int32_t last, int n_past, int n_max);
 
-    void processed(const llama_batch & batch);  // after every decode call of the target
+    void processed(const llama_batch & batch);  // after every decode call of the target; the drafter sees it when asked
     void accepted(int n_accepted, int n_past);  // of the latest draft; forgets the rest
-    void restart();                             // after decode calls it was not told of
+    void restart();                             // other text
 
-    int64_t draft_ns = 0, inject_ns = 0;  // of the latest round
+    // Of the latest draft, per token: how likely the drafter thinks it is to be accepted. Empty where it cannot say.
+    const std::vector<float> & confidence() const { return confidence_; }
+
+    int64_t draft_ns = 0, inject_ns = 0;  // of the latest draft
+    int64_t warm_ns = 0;                  // of a draft of full length, once warm; 0: no draft model
 
   private:
-    void load_draft(const SpeculationOptions & options, llama_model * target, llama_context * context, int threads);
+    void load_draft(const SpeculationOptions & options, llama_context * context, int threads);
+    void warm_up();
 
     int                                        draft_max_ = 4;
     llama_model *                              model_     = nullptr;
@@ -65,7 +71,11 @@ class Speculator {
     llama_context *                            target_    = nullptr;
     std::unique_ptr<common_params_speculative> params_;
     common_speculative *                       speculative_ = nullptr;
+    std::unique_ptr<DraftFeed>                 feed_;
+    std::vector<common_speculative *>          drafters_;  // by length: upstream's DSpark drafts its whole length
+    bool                                       has_confidence_ = false;
     std::vector<int32_t>                       drafted_;
+    std::vector<float>                         confidence_;
 };
 
 }  // namespace les
