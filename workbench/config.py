@@ -48,8 +48,9 @@ class RunConfig:
     draft_adaptive: bool = _toggle(False, "choose the draft length each round from what rounds cost and yielded")
     telemetry: str = _toggle("token", "how much is recorded", ("off", "token", "layer", "io"))
     logits_hash: bool = _toggle(True, "record a 64-bit hash of every position's logits")
-    flash_attn: str = _toggle(
-        "auto", "flash attention (off: kernels that do not depend on batch width)", ("auto", "off")
+    flash_attn: str = _toggle("auto", "flash attention", ("auto", "off"))
+    batch_invariant: bool = _toggle(
+        False, "matrix products that do not depend on how many tokens are decoded together: drafts verify bit for bit"
     )
     n_ctx: int = _toggle(0, "context length; 0 = prompt + generation, at most the model's")
     n_batch: int = _toggle(512, "tokens per decode call (prefill)")

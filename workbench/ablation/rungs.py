@@ -134,7 +134,7 @@ DEFAULT_LADDER = (
     ),
     Rung(
         name="+ DSpark",
-        changes={"speculation": "dspark", "draft_model": AUTO, "draft_adaptive": True},
+        changes={"speculation": "dspark", "draft_model": AUTO, "draft_adaptive": True, "batch_invariant": True},
         note="a drafter proposes tokens and one batch verifies them; the draft length adapts",
     ),
 )

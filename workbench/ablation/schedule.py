@@ -259,11 +259,22 @@ class Schedule:
                 logits = self.store.path(label, job, ".f32")
                 reference = self._run(label, job | {"logits_path": str(logits)}, needed=logits)
                 label = f"{step.rung.name} verify p{prompt}"
-                drafted = self._run(label, self._job(step, step.config, prompt, purpose="same tokens"))
+                job = self._job(step, step.config, prompt, purpose="same tokens")
+                verified = self.store.path(label, job, ".f32")
+                drafted = self._run(label, job | {"logits_path": str(verified)}, needed=verified)
                 outcome.verification.append(drafted)
                 n_vocab = int(reference.header["model"]["n_vocab"])
-                outcome.plain.append(drafting.Plain(tokens=reference.generated, logits=logits, n_vocab=n_vocab))
-                verdicts.append(drafting.compare_tokens(outcome.plain[-1], drafted.generated))
+                outcome.plain.append(
+                    drafting.Plain(
+                        tokens=reference.generated,
+                        logits=logits,
+                        n_vocab=n_vocab,
+                        model=self.models[step.variant],
+                        config=step.config,
+                        prompt=self.suite.prompts[prompt],
+                    )
+                )
+                verdicts.append(drafting.compare(outcome.plain[-1], drafted.generated, verified))
         except WorkbenchError as error:
             outcome.error = str(error)
             outcome.lossless = not_checked(f"the rung failed: {error}", against=drafting.AGAINST)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from workbench.ablation.drafting import AGAINST
 from workbench.ablation.precision import quality_line
 from workbench.ablation.results import FAILED
 from workbench.lossless import BIT_EXACT, DIFFERS, MEASURED, NEAR_TIE, SAME_TOKENS
@@ -104,7 +105,7 @@ def _with_interval(row: Mapping[str, Any], key: str, text: Callable[[Any], str])
 
 def _lossless(verdict: Mapping[str, Any]) -> str:
     if verdict["verdict"] == BIT_EXACT:
-        return "[green]bit-exact[/]"
+        return "[green]bit-exact[/]" + ("\nto plain decoding" if verdict["against"] == AGAINST else "")
     if verdict["verdict"] == DIFFERS:
         return "[bold red]differs[/]"
     if verdict["verdict"] == SAME_TOKENS:

@@ -36,14 +36,14 @@ def without_markov(drafter: Path, target: Path) -> Path:
     return target
 
 
-def run(*, repeats: int = 3, tokens: int = 96) -> None:
+def run(*, repeats: int = 3, tokens: int = 128) -> None:
     """Interleaved; the ratio is adaptive over the best fixed width (no drafting among them), where it is worst."""
     from tqdm import tqdm
 
     model = demo_model()
     with tempfile.TemporaryDirectory() as scratch:
         plain_drafter = without_markov(demo_drafter(), Path(scratch) / "no-markov.gguf")
-        base = RunConfig(lookahead="router", ready_first=True, lanes=2, threads=1)
+        base = RunConfig(lookahead="router", ready_first=True, lanes=2, threads=1, batch_invariant=True)
         drafting = replace(base, speculation="dspark", draft_model=str(demo_drafter()))
         arms = {"off": base}
         arms |= {f"width {w}": replace(drafting, draft_max=w) for w in range(1, BLOCK + 1)}
@@ -88,7 +88,6 @@ def run(*, repeats: int = 3, tokens: int = 96) -> None:
                     }
                 )
     notes = [
-        "union: experts a verified batch reads over what its tokens would read singly. In flash time a batch pays",
         "union: experts a verified batch reads over what its tokens would read one by one. In flash time a batch pays",
         "when tau / (width x union) exceeds 1; in compute only where a wider batch costs less than its tokens singly",
     ]

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+extern "C" bool ggml_batch_invariant;  // of our patched ggml-cpu
+
 namespace les {
 
 void Session::begin(std::vector<int32_t> prompt, int n_predict, std::vector<int32_t> force, bool ignore_eos) {
@@ -68,7 +70,9 @@ void Session::eval(const llama_batch & batch) {
     decode(batch, "eval", 0, {});
 }
 
+// The flag is the process's: sessions that differ in it take turns, as calls do.
 void Session::decode(const llama_batch & batch, const char * phase, int64_t index, const std::vector<int32_t> & draft) {
+    ggml_batch_invariant = config_.batch_invariant;
     if (engine_) {
         engine_->begin_step();
     }

@@ -74,6 +74,7 @@ Config parse_config(const json & values) {
           [&](const json & v) { c.telemetry                              = choice("telemetry", v, { "off", "token", "layer", "io" }); } },
         { "logits_hash", [&](const json & v) { c.logits_hash             = v.get<bool>(); } },
         { "flash_attn", [&](const json & v) { c.flash_attn               = choice("flash_attn", v, { "off", "auto" }) == 1; } },
+        { "batch_invariant", [&](const json & v) { c.batch_invariant     = v.get<bool>(); } },
         { "n_ctx", [&](const json & v) { c.n_ctx                         = v.get<int>(); } },
         { "n_batch", [&](const json & v) { c.n_batch                     = v.get<int>(); } },
         { "n_ubatch", [&](const json & v) { c.n_ubatch                   = v.get<int>(); } },

@@ -20,9 +20,10 @@ struct Config {
     int                threads         = 0;
     FlashProfile       profile;
     SpeculationOptions speculation;
-    int                telemetry   = 1;  // 0 off, 1 token, 2 layer, 3 io
-    bool               logits_hash = true;
-    bool               flash_attn  = true;
+    int                telemetry       = 1;  // 0 off, 1 token, 2 layer, 3 io
+    bool               logits_hash     = true;
+    bool               flash_attn      = true;
+    bool               batch_invariant = false;  // products do not depend on how many tokens are in the batch
     int                n_ctx = 0, n_batch = 512, n_ubatch = 512, n_seq_max = 1;
     double             temperature = 0.0;
     int                top_k       = 40;
