@@ -136,11 +136,13 @@ def compare(
 
 def _describe(side: Side) -> dict[str, Any]:
     from workbench.runner import model_sha256
+    from workbench.storage.gguf_file import open_gguf
 
     return {
         "model": side.model.name,
         "model_sha256": model_sha256(side.model),
         "file_bytes": side.model.stat().st_size,
+        "synthetic": bool(open_gguf(side.model).get("les.synthetic", False)),
         "config": side.config.to_dict(),
     }
 
@@ -242,6 +244,8 @@ def paired(reference: Evaluation, candidate: Evaluation) -> pd.DataFrame:
     )
 
 
-def level_lines(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(level, verdict, reason) of every level, for tables."""
-    return [(f"{v['level']} {v['name']}", v["verdict"], v["reason"]) for v in document["levels"]]
+def labels(*sides: Mapping[str, Any]) -> list[str]:
+    """What a table over these sides must say: emulated, synthetic. A side has `config` and, maybe, `synthetic`."""
+    emulated = any(side["config"].get("emulate_bandwidth_bytes_s") for side in sides)
+    found = {"emulated": emulated, "synthetic": any(side.get("synthetic") for side in sides)}
+    return [label for label, holds in found.items() if holds]

@@ -21,6 +21,7 @@ from workbench.errors import ToggleError, WorkbenchError
 from workbench.evals.store import SCHEMA, EvalStore, Journal, load, save
 from workbench.evals.tasks import HUB_SUITES, LOCAL, LocalTask, local_tasks
 from workbench.runner import model_sha256
+from workbench.storage.gguf_file import open_gguf
 
 PRIMARY = ("acc", "exact_match", "mc2", "word_perplexity", "f1", "bleu")
 """Metrics that can stand for a task, the first that it has."""
@@ -168,7 +169,8 @@ def evaluate(
         header = session.header
     samples = sample_table(outputs, spec)
     results = {"schema": SCHEMA, "kind": "evaluation", **_results(outputs, samples, spec)}
-    results |= {"model": model.name, "suite": spec.suite, "identity": identity}
+    synthetic = bool(open_gguf(model).get("les.synthetic", False))
+    results |= {"model": model.name, "suite": spec.suite, "synthetic": synthetic, "identity": identity}
     manifest = {
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
