@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +210,9 @@ def compare(
         Side(model=resolve_model(reference), config=first),
         Side(model=resolve_model(reference if candidate is None else candidate), config=second),
         spec=spec if 4 in chosen else EvalSpec(),
-        given=material(spec.local() or local_tasks(), texts=texts) if set(chosen) & {1, 2, 3} else None,
+        given=material(replace(spec, tasks=()).local() or local_tasks(), texts=texts)
+        if set(chosen) & {1, 2, 3}
+        else None,
         levels=chosen,
         margin=margin,
         root=Path(out),

@@ -104,7 +104,7 @@ def compare(
     spec
         Tasks of level 4; default: the local suite.
     given
-        Texts of levels 1 to 3; default: from the local tasks.
+        Texts of levels 1 to 3; default: from all local tasks, whichever of them level 4 scores.
     wrap
         Makes the candidate's lm-eval model; for tests.
     """
@@ -115,7 +115,7 @@ def compare(
     reference, candidate = matched(reference, candidate)
     verdicts: list[LevelVerdict] = []
     if set(levels) & {1, 2, 3}:
-        given = given or ev.material(spec.local() or local_tasks())
+        given = given or ev.material(replace(spec, tasks=()).local() or local_tasks())
         verdicts += _logit_levels(reference, candidate, given, levels, margin, root, say)
     scores: dict[str, Any] = {}
     if 4 in levels:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from workbench.config import RunConfig
 from workbench.evals.verdict import INCONCLUSIVE, LOSSLESS, NOT_LOSSLESS, GreedyCase, GreedyLevel, LevelVerdict
@@ -117,10 +116,15 @@ def _quantized(
     )
     pooled = found.level(4).figures["pooled"]
     for name, key, path in (("as given", "reference", model), (row["rung"], "candidate", file)):
-        points[name] = {"name": name, "file_bytes": path.stat().st_size, "items": pooled["items"]}
-        half = 1.96 * float(np.sqrt(pooled[key] * (1 - pooled[key]) / pooled["items"]))
-        points[name] |= {"score": pooled[key], "low": pooled[key] - half, "high": pooled[key] + half}
+        points[name] = size_score(name, path.stat().st_size, pooled[key], pooled["items"])
     return list(found.levels)
+
+
+def size_score(name: str, file_bytes: int, score: float, items: int) -> dict[str, Any]:
+    """A point of the size-score figure: accuracy over all items, with its 95 % interval (binomial, normal)."""
+    half = 1.96 * math.sqrt(score * (1 - score) / items)
+    found = {"name": name, "file_bytes": file_bytes, "items": items, "score": score}
+    return found | {"low": score - half, "high": score + half}
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
