@@ -22,7 +22,7 @@ TASK_COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A judged comparison.
 
@@ -72,6 +72,9 @@ class Comparison:
         """Whether this level was judged lossless."""
         return bool(self.levels.loc[level, "verdict"] == "lossless")
 
+    def __repr__(self) -> str:
+        return str(self.levels.to_string())
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td style='white-space:nowrap'>{level} {row['name']}</td><td>{verdict_badge(row['verdict'])}</td>"
@@ -88,7 +91,7 @@ class Comparison:
         return table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scores:
     """One model's scores on a suite.
 
@@ -135,6 +138,9 @@ class Scores:
 
         config = self.document["identity"]["config"]
         return labels({"config": config, "synthetic": self.document.get("synthetic")})
+
+    def __repr__(self) -> str:
+        return str(self.table.to_string())
 
     def _repr_html_(self) -> str:
         title = f"{self.document['model']} · suite {self.document['suite']}"
@@ -196,6 +202,8 @@ def compare(
     WorkbenchError
         Before anything runs, for unknown toggles, levels and tasks; and when a model cannot be used.
     """
+    from tqdm.auto import tqdm
+
     from workbench.evals.compare import Side
     from workbench.evals.compare import compare as judge
     from workbench.evals.evidence import material
@@ -206,18 +214,27 @@ def compare(
     first = RunConfig.from_dict({"experts": "resident", **(reference_toggles or {})})
     second = RunConfig.from_dict(toggles)
     chosen = (level,) if isinstance(level, int) else tuple(level)
-    found = judge(
-        Side(model=resolve_model(reference), config=first),
-        Side(model=resolve_model(reference if candidate is None else candidate), config=second),
-        spec=spec if 4 in chosen else EvalSpec(),
-        given=material(replace(spec, tasks=()).local() or local_tasks(), texts=texts)
-        if set(chosen) & {1, 2, 3}
-        else None,
-        levels=chosen,
-        margin=margin,
-        root=Path(out),
-        fresh=fresh,
-    )
+    steps = 3 * (bool(set(chosen) & {1, 2, 3}) + (4 in chosen))  # reference, control, candidate
+    with tqdm(total=steps, unit="run", desc="compare") as bar:
+
+        def say(text: str) -> None:
+            bar.set_postfix_str(text)
+            bar.update(bar.n < steps)
+
+        found = judge(
+            Side(model=resolve_model(reference), config=first),
+            Side(model=resolve_model(reference if candidate is None else candidate), config=second),
+            spec=spec if 4 in chosen else EvalSpec(),
+            given=material(replace(spec, tasks=()).local() or local_tasks(), texts=texts)
+            if set(chosen) & {1, 2, 3}
+            else None,
+            levels=chosen,
+            margin=margin,
+            root=Path(out),
+            fresh=fresh,
+            progress=False,
+            say=say,
+        )
     return Comparison(found.document)
 
 
