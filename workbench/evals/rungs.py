@@ -121,10 +121,12 @@ def _quantized(
 
 
 def size_score(name: str, file_bytes: int, score: float, items: int) -> dict[str, Any]:
-    """A point of the size-score figure: accuracy over all items, with its 95 % interval (binomial, normal)."""
-    half = 1.96 * math.sqrt(score * (1 - score) / items)
+    """A point of the size-score figure: accuracy over all items and its 95 % interval (Wilson, for scores near 1)."""
+    z2 = 1.96**2 / items
+    centre = (score + z2 / 2) / (1 + z2)
+    half = math.sqrt(z2 * score * (1 - score) + z2 * z2 / 4) / (1 + z2)
     found = {"name": name, "file_bytes": file_bytes, "items": items, "score": score}
-    return found | {"low": score - half, "high": score + half}
+    return found | {"low": centre - half, "high": centre + half}
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
