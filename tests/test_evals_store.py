@@ -220,6 +220,14 @@ class TestRungs:
         assert any("size against score" in line for line in rungs.lines(document))
 
 
+@pytest.mark.parametrize(("score", "low", "high"), [(1.0, 0.9630, 1.0), (0.0, 0.0, 0.0370), (0.5, 0.4038, 0.5962)])
+def test_intervals_of_scores_stay_within_0_and_1(score: float, low: float, high: float) -> None:
+    """Wilson's interval for 100 items, from tables."""
+    found = rungs.size_score("a", 1, score, 100)
+    assert (found["low"], found["high"]) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+    assert 0 <= found["low"] <= found["high"] <= 1
+
+
 def test_the_size_score_figure_repeats_itself(tmp_path: Path) -> None:
     from workbench.evals.figure import save_size_score
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from workbench.ablation import precision
 from workbench.evals.tasks import CHOICE, HUB_SUITES, TEXT, TaskError, chance, data_folders, local_tasks, trivial
 from workbench.evals.verdict import LEVELS
+from workbench.quantize import calibrate
 
 SHIPPED = local_tasks()
 ITEM = {"id": "a", "prompt": "Q", "choices": [" x", " yy"], "gold": 1, "source": "here"}
@@ -47,6 +51,28 @@ def test_place_and_length_give_nothing_away(task: Any) -> None:
     if task.kind == CHOICE:
         found = task.facts()["trivial"]
         assert max(found[name] for name in ("most frequent place", "longest choice", "shortest choice")) < 0.4
+
+
+def shingles(text: str, n: int = 8) -> set[tuple[str, ...]]:
+    """Runs of `n` words, without case and punctuation."""
+    words = re.findall(r"[a-z0-9']+", text.lower())
+    return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
+
+
+def item_texts(task: Any) -> Iterator[str]:
+    for item in task.items:
+        yield from [item["text"]] if task.kind == TEXT else [item["prompt"] + choice for choice in item["choices"]]
+
+
+@pytest.mark.parametrize("task", SHIPPED, ids=lambda task: task.name)
+def test_nothing_is_judged_on_what_it_was_calibrated_on(task: Any) -> None:
+    """Calibration text, held-out text and evaluation items share no run of eight words."""
+    calibration = shingles(calibrate.BUNDLED_TEXT.read_text(encoding="utf-8"))
+    held_out = shingles(precision.BUNDLED_TEXT.read_text(encoding="utf-8"))
+    assert min(len(calibration), len(held_out)) > 1000
+    assert not calibration & held_out
+    shared = {run for text in item_texts(task) for run in shingles(text) & (calibration | held_out)}
+    assert not shared
 
 
 def test_lm_eval_loads_every_shipped_task() -> None:

@@ -144,10 +144,29 @@ class TestTask:
             assert verdict == INCONCLUSIVE
             assert "is at chance" in reason
 
-    def test_one_task_at_chance_holds_back_the_level(self) -> None:
+    def test_one_task_at_chance_holds_back_a_level_of_few(self) -> None:
         verdict, reason = self.judge(items(1000, 700), items(1000, 255, task="b"))
         assert verdict == INCONCLUSIVE
         assert reason.startswith("b: the reference (0.255) is at chance")
+
+    @pytest.mark.parametrize("equal", [True, False])
+    def test_tasks_at_chance_are_set_aside_by_name_when_three_others_are_sound(self, equal: bool) -> None:
+        sound = [items(1000, 700, 1, 1, name) for name in "abc"]
+        verdict, reason = self.judge(*sound, items(1000, 255, task="d", equal=equal))
+        assert verdict == LOSSLESS
+        assert reason.endswith("set aside: d: the reference (0.255) is at chance (0.250): says nothing")
+
+    def test_setting_aside_neither_hides_a_loss_nor_an_open_task(self) -> None:
+        sound = [items(1000, 700, 1, 1, name) for name in "abc"]
+        assert self.judge(*sound, items(1000, 255, 120, 0, "d"))[0] == NOT_LOSSLESS
+        assert self.judge(*sound[:2], items(1000, 700, 12, 9, "c"), items(1000, 255, task="d"))[0] == INCONCLUSIVE
+        assert self.judge(*(items(1000, 255, task=name, equal=True) for name in "abcd"))[0] == INCONCLUSIVE
+
+    def test_tasks_at_chance_do_not_weigh_on_the_others(self) -> None:
+        """Holm over the sound tasks alone: p = 0.013 passes among three, not among four."""
+        sound = [items(700, 500, 5, 5, name) for name in "abc"]
+        assert self.judge(*sound, items(1000, 255, 5, 5, task="d"))[0] == LOSSLESS
+        assert self.judge(*sound, items(700, 500, 5, 5, task="d"))[0] == INCONCLUSIVE
 
     def test_few_items(self) -> None:
         assert self.judge(items(60, 50, equal=True))[1] == "a: only 60 items; 100 are needed"

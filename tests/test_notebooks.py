@@ -12,7 +12,9 @@ NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 
 
 def test_there_are_notebooks() -> None:
-    assert {path.stem for path in NOTEBOOKS} >= {"quickstart", "scheduling", "cache_window", "storage"}
+    assert {path.stem for path in NOTEBOOKS} >= {
+        "quickstart", "scheduling", "cache_window", "storage", "quantization", "dspark", "lossless",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

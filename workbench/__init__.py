@@ -22,23 +22,29 @@ from workbench.errors import (
 )
 
 __all__ = [
+    "Comparison",
     "Ladder",
     "ModelFileError",
     "NativeError",
     "Run",
     "RunConfig",
     "RunError",
+    "Scores",
     "Session",
     "ToggleError",
     "UnsupportedArchitectureError",
     "WorkbenchError",
     "ablate",
+    "compare",
+    "eval",
     "load_runs",
     "run",
 ]
 
-_LAZY = {"Session": "workbench.session"} | dict.fromkeys(
-    ("Ladder", "Run", "ablate", "load_runs", "run"), "workbench.api"
+_LAZY = (
+    {"Session": "workbench.session"}
+    | dict.fromkeys(("Ladder", "Run", "ablate", "load_runs", "run"), "workbench.api")
+    | dict.fromkeys(("Comparison", "Scores", "compare", "eval"), "workbench.api_evals")
 )
 
 

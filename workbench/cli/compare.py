@@ -123,9 +123,12 @@ def show(document: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from workbench.evals.compare import labels
+
     console = Console()
     console = console if console.is_terminal else Console(width=140)
     title = f"{document['candidate']['model']} against {document['reference']['model']}"
+    title = " · ".join([title, *labels(document["reference"], document["candidate"])])
     table = Table(title=title, title_justify="left", show_lines=True)
     for column in ("level", "verdict", "reason"):
         table.add_column(column)
@@ -160,7 +163,7 @@ def task_table(tasks: list[dict[str, Any]], margin: float) -> Any:
             f"{t['lost']}+{t['won']} = {t['flips']:.1%}",
             f"{t['p_mcnemar_holm']:.2g}",
             f"{t['difference']:+.4f} ({t['low']:+.4f} … {t['high']:+.4f})",
-            f"{t['p_noninferior_holm']:.2g}",
+            f"{t['p_noninferior_holm']:.2g}" if t["beats_chance"] else "–",
             f"{t['minimum_detectable_effect']:.4f}",
             t["verdict"],
         )

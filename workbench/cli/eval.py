@@ -76,7 +76,11 @@ def show(results: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{results['model']} · suite {results['suite']}", title_justify="left")
+    from workbench.evals.compare import labels
+
+    shown = labels({"config": results["identity"]["config"], "synthetic": results.get("synthetic")})
+    title = " · ".join([results["model"], f"suite {results['suite']}", *shown])
+    table = Table(title=title, title_justify="left")
     for column in ("task", "items", "metric", "score ± SE", "chance", "best trivial strategy"):
         table.add_column(column, justify="left" if column in ("task", "metric") else "right")
     for name, task in results["tasks"].items():

@@ -94,6 +94,7 @@ def compare(
     root: Path = Path("runs/evals"),
     given: ev.Material | None = None,
     fresh: bool = False,
+    progress: bool = True,
     say: Callable[[str], None] = lambda text: None,
     wrap: Any = None,
 ) -> Comparison:
@@ -103,8 +104,10 @@ def compare(
     ----------
     spec
         Tasks of level 4; default: the local suite.
+    progress
+        Show bars while tasks are scored.
     given
-        Texts of levels 1 to 3; default: from the local tasks.
+        Texts of levels 1 to 3; default: from all local tasks, whichever of them level 4 scores.
     wrap
         Makes the candidate's lm-eval model; for tests.
     """
@@ -115,11 +118,13 @@ def compare(
     reference, candidate = matched(reference, candidate)
     verdicts: list[LevelVerdict] = []
     if set(levels) & {1, 2, 3}:
-        given = given or ev.material(spec.local() or local_tasks())
+        given = given or ev.material(replace(spec, tasks=()).local() or local_tasks())
+        if not set(levels) & {1, 3}:  # greedy identity needs the texts' beginnings only
+            given = replace(given, text_tokens=given.prompt_tokens)
         verdicts += _logit_levels(reference, candidate, given, levels, margin, root, say)
     scores: dict[str, Any] = {}
     if 4 in levels:
-        verdict, scores = _task_level(reference, candidate, spec, margin, root, fresh, say, wrap)
+        verdict, scores = _task_level(reference, candidate, spec, margin, root, fresh, progress, say, wrap)
         verdicts.append(verdict)
     document = {
         "schema": SCHEMA,
@@ -136,11 +141,13 @@ def compare(
 
 def _describe(side: Side) -> dict[str, Any]:
     from workbench.runner import model_sha256
+    from workbench.storage.gguf_file import open_gguf
 
     return {
         "model": side.model.name,
         "model_sha256": model_sha256(side.model),
         "file_bytes": side.model.stat().st_size,
+        "synthetic": bool(open_gguf(side.model).get("les.synthetic", False)),
         "config": side.config.to_dict(),
     }
 
@@ -197,17 +204,18 @@ def _task_level(
     margin: float,
     root: Path,
     fresh: bool,
+    progress: bool,
     say: Callable[[str], None],
     wrap: Any,
 ) -> tuple[LevelVerdict, dict[str, Any]]:
     if spec.suite == LOCAL and not spec.tasks:  # plain texts have no score per item: they are level 3's
         spec = replace(spec, tasks=tuple(task.name for task in spec.local() if task.kind == CHOICE))
     say(f"reference: suite {spec.suite}")
-    base = evaluate(reference.model, reference.config, spec, root=root, fresh=fresh)
+    base = evaluate(reference.model, reference.config, spec, root=root, fresh=fresh, progress=progress)
     say("control: the reference's tasks again, in a new session")
-    again = evaluate(reference.model, reference.config, spec, root=root / CONTROL, fresh=True)
+    again = evaluate(reference.model, reference.config, spec, root=root / CONTROL, fresh=True, progress=progress)
     say(f"candidate: suite {spec.suite}")
-    other = evaluate(candidate.model, candidate.config, spec, root=root, fresh=fresh, wrap=wrap)
+    other = evaluate(candidate.model, candidate.config, spec, root=root, fresh=fresh, progress=progress, wrap=wrap)
     verdict = TaskLevel(margin=margin)(paired(base, other), paired(base, again))
     return verdict, {"reference": base.results["tasks"], "candidate": other.results["tasks"]}
 
@@ -242,6 +250,8 @@ def paired(reference: Evaluation, candidate: Evaluation) -> pd.DataFrame:
     )
 
 
-def level_lines(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(level, verdict, reason) of every level, for tables."""
-    return [(f"{v['level']} {v['name']}", v["verdict"], v["reason"]) for v in document["levels"]]
+def labels(*sides: Mapping[str, Any]) -> list[str]:
+    """What a table over these sides must say: emulated, synthetic. A side has `config` and, maybe, `synthetic`."""
+    emulated = any(side["config"].get("emulate_bandwidth_bytes_s") for side in sides)
+    found = {"emulated": emulated, "synthetic": any(side.get("synthetic") for side in sides)}
+    return [label for label, holds in found.items() if holds]

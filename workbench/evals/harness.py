@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
+import io
 import json
 import logging
 import os
@@ -21,6 +23,7 @@ from workbench.errors import ToggleError, WorkbenchError
 from workbench.evals.store import SCHEMA, EvalStore, Journal, load, save
 from workbench.evals.tasks import HUB_SUITES, LOCAL, LocalTask, local_tasks
 from workbench.runner import model_sha256
+from workbench.storage.gguf_file import open_gguf
 
 PRIMARY = ("acc", "exact_match", "mc2", "word_perplexity", "f1", "bleu")
 """Metrics that can stand for a task, the first that it has."""
@@ -168,7 +171,8 @@ def evaluate(
         header = session.header
     samples = sample_table(outputs, spec)
     results = {"schema": SCHEMA, "kind": "evaluation", **_results(outputs, samples, spec)}
-    results |= {"model": model.name, "suite": spec.suite, "identity": identity}
+    synthetic = bool(open_gguf(model).get("les.synthetic", False))
+    results |= {"model": model.name, "suite": spec.suite, "synthetic": synthetic, "identity": identity}
     manifest = {
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -202,7 +206,7 @@ def run_tasks(lm: Any, spec: EvalSpec) -> list[dict[str, Any]]:
         calls += [([n for n, s in chosen if s == shots], shots) for shots in sorted({s or 0 for _, s in chosen})]
         manager = TaskManager()
     outputs = []
-    with _quiet():
+    with _quiet(bars=getattr(lm, "progress", True)):
         for tasks, shots in calls:
             try:
                 output = simple_evaluate(
@@ -230,9 +234,17 @@ def run_tasks(lm: Any, spec: EvalSpec) -> list[dict[str, Any]]:
 
 
 class _quiet:
-    """Keep lm-eval's and datasets' chatter off the terminal."""
+    """Keep lm-eval's and datasets' chatter off the terminal; without `bars` also lm-eval's progress bars."""
+
+    def __init__(self, bars: bool) -> None:
+        self._stderr = contextlib.nullcontext() if bars else contextlib.redirect_stderr(io.StringIO())
 
     def __enter__(self) -> None:
+        import lm_eval.evaluator as evaluator
+
+        self._git_hash = evaluator.get_git_commit_hash
+        evaluator.get_git_commit_hash = str  # it asks git about the folder one stands in, and git complains aloud
+        self._stderr.__enter__()
         self._levels = {n: logging.getLogger(n).level for n in ("lm_eval", "lm-eval", "datasets")}
         for name in self._levels:
             logging.getLogger(name).setLevel(logging.ERROR)
@@ -241,6 +253,10 @@ class _quiet:
         warnings.simplefilter("ignore")
 
     def __exit__(self, *error: Any) -> None:
+        import lm_eval.evaluator as evaluator
+
+        evaluator.get_git_commit_hash = self._git_hash
+        self._stderr.__exit__(None, None, None)
         self._warnings.__exit__(None, None, None)
         for name, level in self._levels.items():
             logging.getLogger(name).setLevel(level)

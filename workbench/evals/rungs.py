@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from workbench.config import RunConfig
 from workbench.evals.verdict import INCONCLUSIVE, LOSSLESS, NOT_LOSSLESS, GreedyCase, GreedyLevel, LevelVerdict
@@ -117,10 +116,17 @@ def _quantized(
     )
     pooled = found.level(4).figures["pooled"]
     for name, key, path in (("as given", "reference", model), (row["rung"], "candidate", file)):
-        points[name] = {"name": name, "file_bytes": path.stat().st_size, "items": pooled["items"]}
-        half = 1.96 * float(np.sqrt(pooled[key] * (1 - pooled[key]) / pooled["items"]))
-        points[name] |= {"score": pooled[key], "low": pooled[key] - half, "high": pooled[key] + half}
+        points[name] = size_score(name, path.stat().st_size, pooled[key], pooled["items"])
     return list(found.levels)
+
+
+def size_score(name: str, file_bytes: int, score: float, items: int) -> dict[str, Any]:
+    """A point of the size-score figure: accuracy over all items and its 95 % interval (Wilson, for scores near 1)."""
+    z2 = 1.96**2 / items
+    centre = (score + z2 / 2) / (1 + z2)
+    half = math.sqrt(z2 * score * (1 - score) + z2 * z2 / 4) / (1 + z2)
+    found = {"name": name, "file_bytes": file_bytes, "items": items, "score": score}
+    return found | {"low": centre - half, "high": centre + half}
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:

@@ -193,7 +193,11 @@ class DistributionLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskLevel:
-    """Level 4: non-inferiority at the margin on every task, Holm-adjusted over tasks.
+    """Level 4: non-inferiority at the margin on every task that the reference can do, Holm-adjusted over those.
+
+    A task on which the reference is at chance says nothing about a loss: it never counts towards *lossless*. It is set
+    aside, by name, when `min_tasks` others beat chance; with fewer the level stays inconclusive. Only the reference's
+    own score decides this, never the comparison. A clear loss refutes the level on any task.
 
     Parameters
     ----------
@@ -203,11 +207,14 @@ class TaskLevel:
         Level of the tests.
     min_items : int
         Fewer items certify nothing.
+    min_tasks : int
+        Tasks that beat chance without which none at chance is set aside.
     """
 
     margin: float = 0.01
     alpha: float = 0.05
     min_items: int = 100
+    min_tasks: int = 3
 
     def __call__(self, items: pd.DataFrame, control: pd.DataFrame | None) -> LevelVerdict:
         """Judge paired items: `task`, `reference`, `candidate`, `chance`, `cluster`, `equal` (scores equal to the bit).
@@ -222,6 +229,7 @@ class TaskLevel:
         figures = {
             "margin": self.margin,
             "tasks": table.to_dict("records"),
+            "at_chance": [row["task"] for row in table.to_dict("records") if not row["beats_chance"]],
             "pooled": pooled,
             "control_items": 0 if control is None else len(control),
             "control_moved": moved,
@@ -233,15 +241,21 @@ class TaskLevel:
         if moved:
             reason = f"the reference's own scores changed in {moved} of {len(control)} items"  # type: ignore[arg-type]
             return LevelVerdict(level=4, verdict=INCONCLUSIVE, reason=reason, figures=figures)
-        by = {v: table[table["verdict"] == v] for v in (NOT_LOSSLESS, INCONCLUSIVE, LOSSLESS)}
+        silent = (table["verdict"] == INCONCLUSIVE) & ~table["beats_chance"].astype(bool)
+        aside = table[silent] if int(table["beats_chance"].sum()) >= self.min_tasks else table[:0]
+        counted = table.drop(aside.index)
+        by = {v: counted[counted["verdict"] == v] for v in (NOT_LOSSLESS, INCONCLUSIVE, LOSSLESS)}
         verdict = next(v for v, rows in by.items() if len(rows))
-        reason = "; ".join(f"{row.task}: {row.reason}" for row in by[verdict].itertuples())
-        return LevelVerdict(level=4, verdict=verdict, reason=reason, figures=figures)
+        named = [f"{row.task}: {row.reason}" for row in by[verdict].itertuples()]
+        named += [f"set aside: {row.task}: {row.reason}" for row in aside.itertuples()]
+        return LevelVerdict(level=4, verdict=verdict, reason="; ".join(named), figures=figures)
 
     def table(self, items: pd.DataFrame) -> pd.DataFrame:
-        """One row per task with its figures and verdict."""
+        """One row per task with its figures and verdict; at chance, `p_noninferior_holm` is NaN."""
         rows = pd.DataFrame([self.row(str(task), own) for task, own in items.groupby("task", sort=True)])
-        holm = Holm(column="p_noninferior")(Holm(column="p_mcnemar")(rows))
+        sound = rows["beats_chance"].astype(bool)
+        tested = Holm(column="p_noninferior")(rows[sound])["p_noninferior_holm"]
+        holm = Holm(column="p_mcnemar")(rows).assign(p_noninferior_holm=tested)
         judged = [self._judge({str(k): v for k, v in row.items()}) for row in holm.to_dict("records")]
         return holm.assign(verdict=[v for v, _ in judged], reason=[r for _, r in judged])
 
@@ -280,7 +294,10 @@ class TaskLevel:
                 f"[{-row['high']:.3f}, {-row['low']:.3f}]"
             )
         if not row["beats_chance"]:
-            return INCONCLUSIVE, f"the reference ({row['reference']:.3f}) is at chance ({row['chance']:.3f})"
+            return (
+                INCONCLUSIVE,
+                f"the reference ({row['reference']:.3f}) is at chance ({row['chance']:.3f}): says nothing",
+            )
         if row["items"] < self.min_items:
             return INCONCLUSIVE, f"only {row['items']} items; {self.min_items} are needed"
         if row["all_equal"]:
