@@ -33,12 +33,14 @@ __all__ = [
     "UnsupportedArchitectureError",
     "WorkbenchError",
     "ablate",
+    "figure",
+    "figures",
     "load_runs",
     "run",
 ]
 
 _LAZY = {"Session": "workbench.session"} | dict.fromkeys(
-    ("Ladder", "Run", "ablate", "load_runs", "run"), "workbench.api"
+    ("Ladder", "Run", "ablate", "figure", "figures", "load_runs", "run"), "workbench.api"
 )
 
 
