@@ -34,13 +34,13 @@ __all__ = [
     "WorkbenchError",
     "ablate",
     "figure",
-    "figures",
     "load_runs",
+    "paper_figures",
     "run",
 ]
 
 _LAZY = {"Session": "workbench.session"} | dict.fromkeys(
-    ("Ladder", "Run", "ablate", "figure", "figures", "load_runs", "run"), "workbench.api"
+    ("Ladder", "Run", "ablate", "figure", "load_runs", "paper_figures", "run"), "workbench.api"
 )
 
 

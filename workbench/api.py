@@ -238,7 +238,7 @@ def figure(name: str, runs: Path | str | None = None) -> Figure:
     return drawn(name, runs)
 
 
-def figures(runs: Path | str | None = None, out: Path | str = "runs/figures") -> pd.DataFrame:
+def paper_figures(runs: Path | str | None = None, out: Path | str = "runs/figures") -> pd.DataFrame:
     """Build all of the paper's figures as PNG, PDF, SVG and the CSV they drew.
 
     Returns

@@ -91,6 +91,9 @@ def save(draw: Any, given: FigureData, folder: Path, name: str, kinds: Sequence[
     paths = {kind: folder / f"{name}.{kind}" for kind in kinds}
     with style():
         figure = draw(given)
+        FigureCanvasAgg(figure)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once: the same in every format
         for kind, path in paths.items():
             canvases[kind](figure)
             figure.savefig(path, metadata=_UNDATED[kind])

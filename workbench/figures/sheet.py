@@ -84,7 +84,7 @@ class FigureData:
         """Read what `save` wrote."""
         with path.open(encoding="utf-8", newline="") as file:
             title, labels, caption = (file.readline().rstrip("\n").partition(": ")[2] for _ in range(3))
-            frame = pd.read_csv(file, float_precision="round_trip", keep_default_na=False, na_values=[""])
+            frame = pd.read_csv(file, keep_default_na=False, na_values=[""])
         return cls(frame, title, caption, [label for label in labels.split(", ") if label])
 
 
