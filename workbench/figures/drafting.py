@@ -79,9 +79,8 @@ def draw(given: FigureData) -> Figure:
         ax.margins(0.1)
     axes[2].axvline(1.0, color="black", linewidth=0.8, linestyle="--")
     axes[0].set_ylabel("speed-up over no drafting, ×")
-    axes[0].set_ylim(0, max(theirs, ours["speedup"].max()) * 1.12)
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, ncols=5, loc="outside upper left")
+    axes[0].set_ylim(0, max(theirs, ours["speedup"].max()) * 1.4)
+    axes[0].legend(loc="upper left", fontsize=6.5)
     return figure
 
 

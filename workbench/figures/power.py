@@ -99,7 +99,9 @@ def draw(given: FigureData) -> Figure:
         rise["low"], color=GREY, linestyle=":", linewidth=1.5, label=f"reported after 180 s: +{rise['low']:g} °C"
     )
     axes[1].set_title("Battery temperature since the start, °C")
-    axes[1].margins(y=0.3)
+    axes[1].set_ylim(
+        min([0.0, *(temperature["value"] - start)]), max([float(rise["low"]), *(temperature["value"] - start)]) * 1.45
+    )
     axes[1].legend(loc="upper right")
     if len(memory):
         _lines(axes[2], memory, ORANGE, "-.", "memory")

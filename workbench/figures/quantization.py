@@ -81,9 +81,16 @@ def _ours(axes: Axes, rows: pd.DataFrame) -> None:
         marker = MARKERS[i % len(MARKERS)]
         axes.errorbar([row["size_mb"]], [row["score"]], yerr=errors, fmt=marker, color=BLUE, markersize=6, capsize=3)
         text = f"{row['name']}\n{row['size_mb']:.3g} MB, {row['score']:.1f} %"
-        axes.annotate(text, (row["size_mb"], row["score"]), (7, 5), textcoords="offset points", fontsize=7)
+        axes.annotate(
+            text,
+            (row["size_mb"], row["score"]),
+            (7, 5),
+            textcoords="offset points",
+            fontsize=7,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )
     axes.margins(x=0.3, y=0.15)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, rows["size_mb"].max() * 1.35)
     axes.set_xlabel("model file, MB")
     axes.set_ylabel("score, %")
     axes.set_title("Measured")
@@ -101,7 +108,7 @@ def _theirs(axes: Axes, rows: dict[Any, dict[Any, Any]]) -> None:
         fontsize=7,
     )
     axes.axhline(full["score"], color=GREY, linestyle="--", linewidth=1)
-    axes.annotate(f"FP16: {full['score']:.2f} % (dashed)", (0.98, full["score"]), (0, 3), ha="right", fontsize=7,
+    axes.annotate(f"FP16: {full['score']:.2f} % (dashed)", (0.02, full["score"]), (0, 3), ha="left", fontsize=7,
                   xycoords=("axes fraction", "data"), textcoords="offset points")  # fmt: skip
     x = float(before["size_mb"]) / 1e3
     axes.axvline(x, color=GREY, linestyle=":", linewidth=1.2)

@@ -96,10 +96,8 @@ def draw(given: FigureData) -> Figure:
             axes.errorbar(rows["layer"], 100 * rows["recall"], yerr=errors, fmt=fmt, color=colour, capsize=2.5,
                           markersize=5, label=f"{arm}: mean {100 * rows['recall'].mean():.0f} %")  # fmt: skip
     for row in reported(given.frame).to_dict("records"):
-        axes.axhline(100 * row["recall"], color=GREY, linewidth=1.2, linestyle=LOOK[row["arm"]][1][1:])
-        axes.annotate(f"reported, {row['arm']}: about {100 * row['recall']:.0f} %", (1, 100 * row["recall"]), (0, -3),
-                      xycoords=("axes fraction", "data"), textcoords="offset points", ha="right", va="top",
-                      fontsize=6.5, color="#444444")  # fmt: skip
+        label = f"reported, {row['arm']}: about {100 * row['recall']:.0f} %"
+        axes.axhline(100 * row["recall"], color=GREY, linewidth=1.2, linestyle=LOOK[row["arm"]][1][1:], label=label)
     axes.set_ylim(0, 104)
     axes.set_xticks(sorted(ours["layer"].unique()))
     axes.set_xlabel("layer")
