@@ -37,13 +37,15 @@ __all__ = [
     "ablate",
     "compare",
     "eval",
+    "figure",
     "load_runs",
+    "paper_figures",
     "run",
 ]
 
 _LAZY = (
     {"Session": "workbench.session"}
-    | dict.fromkeys(("Ladder", "Run", "ablate", "load_runs", "run"), "workbench.api")
+    | dict.fromkeys(("Ladder", "Run", "ablate", "figure", "load_runs", "paper_figures", "run"), "workbench.api")
     | dict.fromkeys(("Comparison", "Scores", "compare", "eval"), "workbench.api_evals")
 )
 

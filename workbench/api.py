@@ -218,3 +218,39 @@ def load_runs(folder: Path | str) -> Ladder | list[Run]:
     if not recordings:
         raise WorkbenchError(f"{folder}: neither results.json nor recordings (*.jsonl) are there")
     return [Run(read_jsonl(path)) for path in recordings]
+
+
+def figure(name: str, runs: Path | str | None = None) -> Figure:
+    """One of the paper's figures (`workbench.figures.FIGURES`), from recorded runs only.
+
+    Parameters
+    ----------
+    runs
+        Folder of recorded runs; None: those that come with the project.
+
+    Raises
+    ------
+    WorkbenchError
+        If there is no such figure, or the runs lack what it needs: the message says what to run.
+    """
+    from workbench.figures.build import figure as drawn
+
+    return drawn(name, runs)
+
+
+def paper_figures(runs: Path | str | None = None, out: Path | str = "runs/figures") -> pd.DataFrame:
+    """Build all of the paper's figures as PNG, PDF, SVG and the CSV they drew.
+
+    Returns
+    -------
+    DataFrame
+        Per figure: `state` (drawn or not measured), `labels`, and what is missing with what to run for it.
+    """
+    from workbench.figures.build import build
+
+    rows = [
+        {"figure": b.name, "state": "drawn" if b.files else "not measured", "labels": ", ".join(b.labels)}
+        | {"missing": b.reason, "run": b.how}
+        for b in build(runs, out)
+    ]
+    return pd.DataFrame(rows).set_index("figure")

@@ -4,13 +4,93 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from workbench.errors import WorkbenchError
 from workbench.telemetry import Recording
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
-DENSE, EXPERTS, WAIT, DEMAND, PREFETCH = "#BBBBBB", "#0072B2", "#D55E00", "#E69F00", "#009E73"
+COMPUTE = "compute"
+LOOK = {
+    "dense": ("#C8C8C8", ""),
+    "experts": ("#0173B2", ""),
+    "wait": ("#D55E00", "xxxx"),
+    "demand": ("#DE8F05", "////"),
+    "prefetch": ("#029E73", "...."),
+}
+"""Kind of span → colour and hatch."""
+
+
+def spans(tokens: pd.DataFrame, layers: pd.DataFrame, io: pd.DataFrame, token: int) -> pd.DataFrame:
+    """Everything that happened in decode call `token` of one run.
+
+    Parameters
+    ----------
+    tokens, layers, io
+        As in `Recording`.
+
+    Returns
+    -------
+    DataFrame
+        `track` (`compute` or `lane N`), `kind` (a key of `LOOK`), `start_ms` and `width_ms` from the call's start,
+        `layer`, `bytes` (reads only). Waits are drawn at their layer's start: only their sum was recorded.
+
+    Raises
+    ------
+    WorkbenchError
+        If the run has no such token.
+    """
+    calls = tokens[tokens["phase"] == "decode"]
+    call = calls[calls["i"] == token]
+    if call.empty:
+        raise WorkbenchError(f"token {token}: the run has {len(calls)} decode calls")
+    t0, t1 = int(call["t0_ns"].iloc[0]), int(call["t1_ns"].iloc[0])
+
+    def span(track: str, kind: str, start: Any, end: Any, **more: Any) -> dict[str, Any]:
+        start_ms, width_ms = (int(start) - t0) / 1e6, (int(end) - int(start)) / 1e6
+        return {"track": track, "kind": kind, "start_ms": start_ms, "width_ms": width_ms} | more
+
+    rows = [span(COMPUTE, "dense", t0, t1)]
+    for row in layers[(layers["phase"] == "decode") & (layers["i"] == token)].to_dict("records"):
+        rows.append(span(COMPUTE, "experts", row["t0_ns"], row["t1_ns"], layer=row["layer"]))
+        rows.append(span(COMPUTE, "wait", row["t0_ns"], row["t0_ns"] + row["stall_ns"], layer=row["layer"]))
+    for row in io[(io["start_ns"] < t1) & (io["end_ns"] > t0)].sort_values(["lane", "start_ns"]).to_dict("records"):
+        more = {"layer": row["layer"], "bytes": row["bytes"]}
+        rows.append(span(f"lane {row['lane']}", row["source"], row["start_ns"], row["end_ns"], **more))
+    return pd.DataFrame(rows)
+
+
+def draw_spans(axes: Axes, frame: pd.DataFrame) -> None:
+    """Draw `spans` on axes."""
+    lanes = sorted({t for t in frame["track"] if t != COMPUTE}, key=lambda t: int(t.split()[1]))
+    level = {COMPUTE: 0} | {lane: -1 - n for n, lane in enumerate(lanes)}
+    for kind, (colour, hatch) in LOOK.items():
+        for track, rows in frame[frame["kind"] == kind].groupby("track"):
+            height = 0.35 if kind == "wait" else 0.8
+            bars = list(zip(rows["start_ms"], rows["width_ms"], strict=True))
+            axes.broken_barh(
+                bars, (level[str(track)] - 0.4, height), facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0.3
+            )
+    for row in frame[frame["kind"] == "experts"].to_dict("records"):
+        middle = row["start_ms"] + row["width_ms"] / 2
+        axes.text(middle, 0.48, f"{row['layer']:.0f}", ha="center", va="bottom", fontsize=6)
+    axes.set_yticks(list(level.values()), list(level))
+    axes.set_ylim(min(level.values()) - 0.6, 0.95)
+
+
+def legend() -> list[Patch]:
+    """Legend entries for `draw_spans`."""
+    from matplotlib.patches import Patch
+
+    names = {"demand": "demand read", "prefetch": "prefetch read"}
+    return [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=names.get(kind, kind))
+        for kind, (colour, hatch) in LOOK.items()
+    ]
 
 
 def draw(recording: Recording, token: int = 0) -> Figure:
@@ -21,48 +101,20 @@ def draw(recording: Recording, token: int = 0) -> Figure:
     WorkbenchError
         If the run was recorded below telemetry level io, or has no such token.
     """
-    import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
-    from workbench.ablation.figure import RC
+    from workbench.figures.sheet import style
 
     if recording.io is None or recording.layers is None:
         raise WorkbenchError("the timeline needs telemetry='io'")
-    call = recording.decode[recording.decode["i"] == token]
-    if call.empty:
-        raise WorkbenchError(f"token {token}: the run has {len(recording.decode)} decode calls")
-    t0, t1 = int(call["t0_ns"].iloc[0]), int(call["t1_ns"].iloc[0])
-    layers = recording.layers[(recording.layers["phase"] == "decode") & (recording.layers["i"] == token)]
-    reads = recording.io[(recording.io["start_ns"] < t1) & (recording.io["end_ns"] > t0)]
-    lanes = sorted(int(lane) for lane in reads["lane"].unique())
-
-    def span(start: Any, end: Any) -> tuple[float, float]:
-        return (int(start) - t0) / 1e6, (int(end) - int(start)) / 1e6
-
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(9.0, 1.5 + 0.28 * len(lanes)), dpi=140)
+    frame = spans(recording.tokens, recording.layers, recording.io, token)
+    with style():
+        figure = Figure(figsize=(9.0, 1.5 + 0.28 * (frame["track"].nunique() - 1)), dpi=140, layout="constrained")
         ax = figure.subplots()
-        ax.broken_barh([span(t0, t1)], (-0.4, 0.8), color=DENSE)
-        for row in layers.to_dict("records"):
-            start, width = span(row["t0_ns"], row["t1_ns"])
-            ax.broken_barh([(start, width)], (-0.4, 0.8), color=EXPERTS)
-            ax.broken_barh([(start, row["stall_ns"] / 1e6)], (-0.4, 0.35), color=WAIT)
-            ax.text(start + width / 2, 0.55, str(row["layer"]), ha="center", va="bottom", fontsize=6)
-        for source, colour in (("demand", DEMAND), ("prefetch", PREFETCH)):
-            for n, lane in enumerate(lanes):
-                chosen = reads[(reads["lane"] == lane) & (reads["source"] == source)]
-                bars = [span(r["start_ns"], r["end_ns"]) for r in chosen.to_dict("records")]
-                ax.broken_barh(bars, (-1.4 - n, 0.8), color=colour, edgecolor="white", linewidth=0.3)
-        ax.set_yticks([0, *(-1 - n for n in range(len(lanes)))], ["compute", *(f"lane {lane}" for lane in lanes)])
-        ax.set_xlim(0, (t1 - t0) / 1e6)
+        draw_spans(ax, frame)
+        ax.set_xlim(0, frame["width_ms"].iloc[0])
         ax.set_xlabel("ms")
         kind = recording.header["flash"]["kind"]
-        ax.set_title(
-            f"Token {token}, {kind} flash (numbers: layers; waits are drawn at a layer's start)", loc="left", fontsize=8
-        )
-        legend = {"dense": DENSE, "experts": EXPERTS, "wait": WAIT, "demand read": DEMAND, "prefetch": PREFETCH}
-        patches = [Patch(color=c, label=name) for name, c in legend.items()]
-        figure.legend(handles=patches, ncols=5, loc="lower right", frameon=False, fontsize=7)
-        figure.subplots_adjust(left=0.08, right=0.99, top=0.86, bottom=0.32)
+        ax.set_title(f"Token {token}, {kind} flash (numbers: layers; waits are drawn at a layer's start)")
+        figure.legend(handles=legend(), ncols=5, loc="outside lower right")
     return figure

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from workbench.ablation.results import to_json
 from workbench.ablation.stats import Estimate, MedianBootstrap
+from workbench.ablation.store import build_id, machine_id, write_atomic
 from workbench.config import RunConfig
 from workbench.runner import cache_folder, run_native
 from workbench.storage.pack import pack
@@ -17,6 +23,7 @@ from workbench.storage.synth import SynthShape, synthesize
 from workbench.telemetry import Recording, summarize
 
 PROMPT = "The expert weights stay in flash; the next layer's router is asked early which of them it will want."
+_record_in: ContextVar[Path | None] = ContextVar("record_in", default=None)
 # A token's dense part is about as large as its experts, as in the article's model.
 SHAPE = SynthShape(n_head=32, n_head_kv=8, head_dim=128, n_vocab=65536)
 
@@ -142,7 +149,34 @@ def report(
         "notes": list(notes),
         **more,
     }
+    folder = _record_in.get()
+    if folder is not None:
+        write_atomic(folder / "bench.json", to_json(_recording(name, estimate, document), indent=1) + "\n")
+        console.print(f"Recorded: {folder / 'bench.json'}")
     print(json.dumps(document), flush=True)
+
+
+@contextlib.contextmanager
+def recorded_in(folder: Path | None) -> Iterator[None]:
+    """Let `report` also write `bench.json` into a folder; None: no file."""
+    token = _record_in.set(folder)
+    try:
+        yield
+    finally:
+        _record_in.reset(token)
+
+
+def _recording(name: str, estimate: Estimate | None, document: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "kind": "bench",
+        "name": name,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "estimate": None if estimate is None else asdict(estimate),
+        **{key: value for key, value in document.items() if key != "bench"},
+        "machine": machine_id(),
+        "build": {"id": build_id()},
+    }
 
 
 def _cell(value: Any) -> str:

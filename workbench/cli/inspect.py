@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,14 +18,22 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document: {summary, layers}.")
-def command(model: str, as_json: bool) -> None:
+@click.option(
+    "--record", type=click.Path(path_type=Path), help="Record where expert bytes lie, for `workbench figures` (JSON)."
+)
+def command(model: str, as_json: bool, record: Path | None) -> None:
     """Show MODEL's layers, experts, bytes per expert, layout and reads per expert."""
     from workbench.models import resolve_model
     from workbench.storage.gguf_file import open_gguf
-    from workbench.storage.inspect import inspect, summarize
+    from workbench.storage.inspect import inspect, layout_record, summarize
 
     file = open_gguf(resolve_model(model))
     summary, layers = summarize(file), inspect(file)
+    if record:
+        from workbench.ablation.results import to_json
+        from workbench.ablation.store import write_atomic
+
+        write_atomic(record, to_json(layout_record(file), indent=1) + "\n")
     if as_json:
         click.echo(json.dumps({"summary": dataclasses.asdict(summary), "layers": layers.to_dict("records")}))
     else:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -76,6 +77,29 @@ def inspect(source: str | Path | GgufFile) -> pd.DataFrame:
         When the file is damaged or has no experts.
     """
     return pd.DataFrame([_row(layer) for layer in expert_layout(source).layers])
+
+
+def layout_record(model: GgufFile) -> dict[str, Any]:
+    """The first MoE layer's byte layout as a document (`kind: layout`): offsets in the file, sizes, strides."""
+    layer = expert_layout(model).layers[0]
+    return {
+        "schema": 1,
+        "kind": "layout",
+        "summary": asdict(summarize(model)) | {"path": model.path.name},
+        "layer": layer.layer,
+        "n_expert": layer.n_expert,
+        "reads_per_expert": layer.reads_per_expert,
+        "tensors": [
+            {
+                "kind": t.kind,
+                "type": t.type,
+                "offset": t.offset,
+                "expert_bytes": t.expert_bytes,
+                "stride_bytes": t.stride_bytes,
+            }
+            for t in layer.tensors
+        ],
+    }
 
 
 def _row(layer: MoeLayer) -> dict[str, object]:
