@@ -159,7 +159,9 @@ def run_ladder(
     suite = with_matched_threads(suite, n_cpu=place.n_cpu if place else os.cpu_count())
     model = read_model(path)
     drafter = drafting.drafter_of(suite.drafter)
-    given = {variant: resolve_model(file) for variant, file in suite.files.items()} | ({PACKED: packed} if packed else {})
+    given = {variant: resolve_model(file) for variant, file in suite.files.items()} | (
+        {PACKED: packed} if packed else {}
+    )
     kept = suite.rungs if _all_given(suite, given) else precision.places(suite.rungs, model.path)
     suite = replace(suite, rungs=drafting.places(kept, drafter))
     model = replace(model, facts=replace(model.facts, drafter=drafter))
@@ -233,6 +235,15 @@ def _quantize(
             continue
         models[step.variant], reports[step.variant] = made.path, made.report | {"lines": made.lines}
     return reports
+
+
+def _given(variant: str, file: str) -> Path:
+    try:
+        return resolve_model(file)
+    except ModelFileError as error:
+        raise ModelFileError(
+            f"files.{variant}: {error} (--file '{variant}=GGUF', or take it out of the suite)"
+        ) from None
 
 
 def _all_given(suite: Suite, given: Mapping[str, Path]) -> bool:

@@ -180,7 +180,9 @@ def sound(result_rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def telemetry_table(outcomes: Sequence[Outcome], level: str = "tokens") -> pd.DataFrame | None:
-    """Telemetry of all runs in one table: `rung`, `kind` (verify, timed or sustained), `repeat`, `prompt`, then the run's columns.
+    """Telemetry of all runs in one table: `rung`, `kind`, `repeat`, `prompt`, then the run's columns.
+
+    `kind` is verify, timed or sustained.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -57,10 +58,9 @@ class Sample:
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows of `COLUMNS`, sorted by time."""
-    rows = sorted(rows, key=lambda row: row["t_ns"])
-    return pd.DataFrame(
-        {name: pd.Series([row.get(name) for row in rows], dtype="object").astype(kind) for name, kind in COLUMNS.items()}  # type: ignore[call-overload]
-    )
+    ordered = sorted(rows, key=lambda row: row["t_ns"])
+    columns = {name: pd.Series([row.get(name) for row in ordered], dtype="object") for name in COLUMNS}
+    return pd.DataFrame(columns).astype(COLUMNS)
 
 
 @dataclass
@@ -160,7 +160,8 @@ def from_meter(path: Path | str, *, wall_minus_mono_ns: int) -> list[dict[str, A
                 )
             for number, row in enumerate(reader, start=2):
                 try:
-                    power = float(row["power_w"]) if "power_w" in names else float(row["voltage_v"]) * float(row["current_a"])
+                    factors = ("power_w",) if "power_w" in names else ("voltage_v", "current_a")
+                    power = math.prod(float(row[name]) for name in factors)
                     t_ns = _wall_ns(row["time"]) - wall_minus_mono_ns
                 except (TypeError, ValueError) as error:
                     raise MeterError(f"{path}: line {number}: {error}") from None

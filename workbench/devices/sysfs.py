@@ -37,7 +37,9 @@ def parse(lines: Iterable[str], source: str) -> Sample:
     lines = list(lines)
     files = dict(re.findall(r"^(/.*/(?:power_supply|thermal|cpu\d+)/\S+?):(.*)$", "\n".join(lines), re.MULTILINE))
     battery = _battery(files)
-    zone = next((p.rpartition("/")[0] for p, v in files.items() if re.search(r"thermal_zone\d+/type$", p) and "batt" in v), "")
+    zone = next(
+        (p.rpartition("/")[0] for p, v in files.items() if re.search(r"thermal_zone\d+/type$", p) and "batt" in v), ""
+    )
     temperature = _number(battery.get("temp"), 0.1) or _number(files.get(f"{zone}/temp"), 1e-3)
     freqs = [int(v) for p, v in files.items() if p.endswith("scaling_cur_freq") and v.isdigit()]
     said = "\n".join(lines)
