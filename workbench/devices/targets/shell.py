@@ -7,7 +7,7 @@ import shlex
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +36,8 @@ class ShellTarget(Target):
 
     folder: ClassVar[str]
 
+    _there: set[str] = field(default_factory=set, repr=False)
+
     @abstractmethod
     def shell_argv(self, command: str) -> Sequence[str]:
         """Runs a shell command on the device."""
@@ -57,6 +59,7 @@ class ShellTarget(Target):
         return finished
 
     def probe(self) -> Facts:
+        self._there.clear()
         lines = self.shell(_PROBE, doing="asking the device what it is").lines
         if len(lines) < 4:
             raise DeviceError(FAILED, f"asking the device what it is: {' '.join(lines) or 'it said nothing'}")
@@ -64,7 +67,7 @@ class ShellTarget(Target):
         said = dict(line.split("=", 1) for line in lines[4:] if "=" in line and ":" not in line.split("=", 1)[0])
         memory = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")), None)
         cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
-        free = self.run_tool(self.shell_argv(f"mkdir -p {self.folder} && df -Pk {self.folder}"), timeout=LIST_TIMEOUT_S)
+        free = self.run_tool(self.shell_argv(f"mkdir -p {self.folder}/out && df -Pk {self.folder}"), timeout=LIST_TIMEOUT_S)
         last = free.lines[-1].split() if free.rc == 0 and free.lines else []
         private = {said.get(key, "") for key in ("host", "user", "home", "serial")} | {self.device}
         name = said.get("model") or f"{system}-{machine}".lower()
@@ -98,10 +101,11 @@ class ShellTarget(Target):
             When the device is gone or its disk is full; what was sent stays as NAME.partial.
         """
         remote, size = self.blob(sha256, local.name), local.stat().st_size
-        if self.size(remote) == size:
+        if remote in self._there or self.size(remote) == size:
+            self._there.add(remote)
             return 0
         at, partial = shlex.quote(remote), f"{remote}.partial"
-        self.shell(f"mkdir -p {shlex.quote(str(Path(remote).parent))} {self.folder}/out", doing=f"pushing {local.name}")
+        self.shell(f"mkdir -p {shlex.quote(str(Path(remote).parent))}", doing=f"pushing {local.name}")
         sent = self.transfer(local, partial, size)
         check = f"s=$(sha256sum {shlex.quote(partial)} 2>/dev/null) && echo ${{s%% *}} || true"
         digest = self.shell(check, doing=f"checking {local.name}", timeout=None).out.strip()
@@ -110,6 +114,7 @@ class ShellTarget(Target):
             self.forget(partial)
             raise DeviceError(FAILED, f"pushing {local.name}: it arrived damaged and was deleted; push again")
         self.shell(f"mv {shlex.quote(partial)} {at}", doing=f"pushing {local.name}")
+        self._there.add(remote)
         return sent
 
     def transfer(self, local: Path, remote: str, size: int) -> int:
@@ -161,7 +166,6 @@ class ShellTarget(Target):
             local = Path(scratch) / f"{job['run_id']}.json"
             local.write_text(json.dumps(job), encoding="utf-8")
             remote = self.output(local.name)
-            self.shell(f"mkdir -p {self.folder}/out", doing="making the work folder")
             finished = self.run_tool(self.push_argv(local, remote))
             if finished.rc != 0:
                 raise error_of(finished, "pushing the job")
