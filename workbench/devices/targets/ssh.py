@@ -50,16 +50,16 @@ class SshTarget(ShellTarget):
         return ("ssh", *self._options(), self.device, f"sh -c {shlex.quote(command)}")
 
     def push_argv(self, local: Path | str, remote: str) -> Sequence[str]:
-        return ("scp", "-q", *self._options(), str(local), f"{self.device}:{remote}")
+        return ("scp", *self._options(), str(local), f"{self.device}:{remote}")
 
     def pull_argv(self, remote: str, local: Path | str) -> Sequence[str]:
-        return ("scp", "-q", *self._options(), f"{self.device}:{remote}", str(local))
+        return ("scp", *self._options(), f"{self.device}:{remote}", str(local))
 
     def transfer(self, local: Path, remote: str, size: int) -> int:
         there = self.size(remote) or 0
         if not 0 < there < size:
             return super().transfer(local, remote, size)
-        argv = ("sftp", "-q", "-b", "-", *self._options(), self.device)
+        argv = ("sftp", "-b", "-", *self._options(), self.device)
         finished = self.run_tool(argv, stdin=f'reput "{local}" "{remote}"\n')
         if finished.rc != 0:
             raise error_of(finished, f"pushing {local.name}")
