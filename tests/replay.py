@@ -20,9 +20,7 @@ class Replay:
         self.transcript: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         self.asked: list[str] = []
 
-    def __call__(
-        self, argv: Sequence[str], *, on_line: Callable[[str], None] | None = None, **how: Any
-    ) -> Finished:
+    def __call__(self, argv: Sequence[str], *, on_line: Callable[[str], None] | None = None, **how: Any) -> Finished:
         line = " ".join(argv)
         self.asked.append(line)
         for exchange in self.transcript["exchanges"]:

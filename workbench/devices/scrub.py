@@ -24,7 +24,12 @@ _PATTERNS = (
     (re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"), "<address>"),
     (re.compile(r"\b(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}\b"), "<address>"),
     (re.compile(r"\b[0-9A-Fa-f]{8}-[0-9A-Fa-f]{16}\b"), "<device>"),
-    (re.compile(r"(?<![\w./~])(?!/(?:sys|proc|dev|usr|bin|system|vendor|data/local/tmp)/)~?(?:/[^\s/:'\",;()<>|]+)+/([^\s/:'\",;()<>|]*)"), r"<folder>/\1"),
+    (
+        re.compile(
+            r"(?<![\w./~])(?!/(?:sys|proc|dev|usr|bin|system|vendor|data/local/tmp)/)~?(?:/[^\s/:'\",;()<>|]+)+/([^\s/:'\",;()<>|]*)"
+        ),
+        r"<folder>/\1",
+    ),
 )
 _PUBLIC_KEYS = {
     "ProductType", "ProductVersion", "ProductName", "CPUArchitecture", "HardwarePlatform", "HardwareModel",

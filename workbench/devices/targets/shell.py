@@ -67,7 +67,9 @@ class ShellTarget(Target):
         said = dict(line.split("=", 1) for line in lines[4:] if "=" in line and ":" not in line.split("=", 1)[0])
         memory = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")), None)
         cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
-        free = self.run_tool(self.shell_argv(f"mkdir -p {self.folder}/out && df -Pk {self.folder}"), timeout=LIST_TIMEOUT_S)
+        free = self.run_tool(
+            self.shell_argv(f"mkdir -p {self.folder}/out && df -Pk {self.folder}"), timeout=LIST_TIMEOUT_S
+        )
         last = free.lines[-1].split() if free.rc == 0 and free.lines else []
         private = {said.get(key, "") for key in ("host", "user", "home", "serial")} | {self.device}
         name = said.get("model") or f"{system}-{machine}".lower()
