@@ -178,7 +178,7 @@ def test_a_ladder_whose_connection_is_lost_goes_on_later(board: Board, tmp_path:
     assert again.folder == made.folder
     assert (again.folder / "samples.parquet").is_file()
     assert [path.name for path in sorted((board.home / "les-workbench/out").iterdir())] == []
-    blobs = [path for path in (board.home / "les-workbench/blobs").rglob("tiny.gguf*")]
+    blobs = list((board.home / "les-workbench/blobs").rglob("tiny.gguf*"))
     assert len(blobs) == 1, "the model was pushed once"
     labels = [slug(label) for label, _ in planned_runs(SUITE, plan_steps())]
     kept = {path.name.rpartition("-")[0] for path in (work / "runs").glob("*.jsonl")}

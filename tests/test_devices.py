@@ -114,11 +114,12 @@ class TestPower:
         return [{"t_ns": t * self.S, "source": source, "power_w": w, "battery_temp_c": c} for t, w, c in watts]
 
     def test_watts_above_idle_rise_and_tokens_per_joule(self) -> None:
-        rows = self.samples(
-            "adb", [(0, 6.0, 25.0), (10, 6.0, 25.0), (20, 16.0, 25.0), (110, 18.0, 26.0), (200, 16.0, 26.5)]
-        )
-        windows = [{"kind": "idle", "rung": None, "t0_ns": 0, "t1_ns": 10 * self.S, "tokens": 0},
-                   {"kind": "sustained", "rung": "r", "t0_ns": 20 * self.S, "t1_ns": 200 * self.S, "tokens": 3060}]  # fmt: skip
+        idle, busy = [(0, 6.0, 25.0), (10, 6.0, 25.0)], [(20, 16.0, 25.0), (110, 18.0, 26.0), (200, 16.0, 26.5)]
+        rows = self.samples("adb", [*idle, *busy])
+        windows = [
+            {"kind": "idle", "rung": None, "t0_ns": 0, "t1_ns": 10 * self.S, "tokens": 0},
+            {"kind": "sustained", "rung": "r", "t0_ns": 20 * self.S, "t1_ns": 200 * self.S, "tokens": 3060},
+        ]
         (made,) = report(frame(rows), windows)
         assert made.watts == pytest.approx(17.0)
         assert made.watts_above_idle == pytest.approx(11.0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from workbench.ablation import drafting
 from workbench.ablation.ladder import read_model
 from workbench.ablation.rungs import NATIVE, ModelFacts, Step, resolve
 from workbench.ablation.schedule import timed_order
@@ -65,7 +66,10 @@ def planned_runs(suite: Suite, steps: Sequence[Step]) -> Iterator[tuple[str, Ste
 
 def plan(suite: Suite, target: Target, model: Path | None) -> Plan:
     """Plan a suite; a model that is not there is planned with the suite's `expect` figures."""
+    drafter = drafting.drafter_of(suite.drafter)
+    suite = replace(suite, rungs=drafting.places(suite.rungs, drafter))
     facts = read_model(model).facts if model else ModelFacts(n_expert=1 << 20, n_expert_used=1)
+    facts = replace(facts, drafter=drafter)
     flash = dict(suite.flash) if not isinstance(suite.flash, str) else {}
     steps = resolve(suite.rungs, base=suite.base, flash=flash, facts=facts)
     notes = [f"{rung.name}: would not run: {rung.pending}" for rung in suite.rungs if rung.pending]
@@ -80,9 +84,8 @@ def plan(suite: Suite, target: Target, model: Path | None) -> Plan:
         digest = model_sha256(file) if there and file else SHA256
         _add(commands, f"push {variant} model", target.push_argv(file or name, target.blob(digest, name)))
         sizes.append(float(file.stat().st_size) if there and file else suite.expect.get("model_bytes"))
-    if suite.drafter and any(step.config and step.config.draft_model for step in steps):
-        name = Path(suite.drafter).name
-        _add(commands, "push drafter", target.push_argv(suite.drafter, target.blob(SHA256, name)))
+    if drafter and any(step.config and step.config.draft_model for step in steps):
+        _add(commands, "push drafter", target.push_argv(drafter, target.blob(SHA256, Path(drafter).name)))
     runs = list(planned_runs(suite, steps))
     for label, _ in runs:
         job = target.output(f"{slug(label)}-KEY.json")

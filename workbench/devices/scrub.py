@@ -26,7 +26,8 @@ _PATTERNS = (
     (re.compile(r"\b[0-9A-Fa-f]{8}-[0-9A-Fa-f]{16}\b"), "<device>"),
     (
         re.compile(
-            r"(?<![\w./~])(?!/(?:sys|proc|dev|usr|bin|system|vendor|data/local/tmp)/)~?(?:/[^\s/:'\",;()<>|]+)+/([^\s/:'\",;()<>|]*)"
+            r"(?<![\w./~])(?!/(?:sys|proc|dev|usr|bin|system|vendor|data/local/tmp)/)"
+            r"~?(?:/[^\s/:'\",;()<>|]+)+/([^\s/:'\",;()<>|]*)"
         ),
         r"<folder>/\1",
     ),
