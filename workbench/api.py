@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from workbench.ablation.suites import Suite
+    from workbench.devices.recorded import Ladders
 
 LADDER_COLUMNS = (
     "rung", "decode_tok_s", "speedup", "bytes_per_token", "reads_per_token", "stall_ms_per_token",
@@ -202,18 +203,24 @@ def ablate(
     return Ladder(made.document, folder)
 
 
-def load_runs(folder: Path | str) -> Ladder | list[Run]:
-    """Read a run folder: a finished ladder, or the recordings (`*.jsonl`) in it.
+def load_runs(folder: Path | str) -> Ladder | Ladders | list[Run]:
+    """Read a run folder: a finished ladder, several of them side by side, or the recordings (`*.jsonl`) in it.
+
+    A parent of run folders, such as `device_runs/recorded`, gives `Ladders`: one table over devices and rungs.
 
     Raises
     ------
     WorkbenchError
-        If the folder holds neither.
+        If the folder holds none of these.
     """
     folder = Path(folder)
     results = folder / "results.json"
     if results.is_file():
-        return Ladder(json.loads(results.read_text()), folder)
+        return Ladder(json.loads(results.read_text(encoding="utf-8")), folder)
+    if any(folder.glob("*/results.json")):
+        from workbench.devices.recorded import load_ladders
+
+        return load_ladders(folder)
     recordings = sorted(folder.glob("**/*.jsonl"))
     if not recordings:
         raise WorkbenchError(f"{folder}: neither results.json nor recordings (*.jsonl) are there")

@@ -117,7 +117,7 @@ def run_native(
         recording = _read(path)
         if timed_out:
             raise NativeRunError(f"the run took longer than {timeout:g} s and was ended", recording)
-        _raise_for(process.returncode, log_path.read_text(encoding="utf-8", errors="replace"), recording)
+        raise_for_status(process.returncode, log_path.read_text(encoding="utf-8", errors="replace"), recording)
     assert recording is not None
     return recording
 
@@ -179,7 +179,8 @@ def _read(path: Path) -> Recording | None:
         return None
 
 
-def _raise_for(code: int, log: str, recording: Recording | None) -> None:
+def raise_for_status(code: int, log: str, recording: Recording | None) -> None:
+    """Raise the error that an exit status, the runner's messages and its end record tell of; none when it went well."""
     if code < 0:
         raise NativeRunError(_death(-code), recording)
     tagged = re.search(r"^error\[(\w+)\]: (.*)$", log, re.MULTILINE)
@@ -221,13 +222,14 @@ def model_sha256(path: Path | str) -> str:
     ModelFileError
         When a file cannot be read.
     """
-    digests = [_file_sha256(shard) for shard in _shards(Path(path))]
+    digests = [file_sha256(shard) for shard in shards(Path(path))]
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode()).hexdigest()
 
 
-def _shards(path: Path) -> list[Path]:
+def shards(path: Path) -> list[Path]:
+    """The files of a model: itself, or all shards of a split GGUF."""
     match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
     if not match:
         return [path]
@@ -243,7 +245,8 @@ def cache_folder() -> Path:
     return base / "les-workbench"
 
 
-def _file_sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """SHA-256 of one file, hex; remembered as that of a model is."""
     try:
         stat = path.stat()
         key = [str(path.resolve()), stat.st_size, stat.st_mtime_ns]

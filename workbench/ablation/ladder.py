@@ -6,18 +6,19 @@ import datetime
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from workbench.ablation import drafting, precision
 from workbench.ablation.phone_profile import PhoneProfile, from_recordings
 from workbench.ablation.results import SCHEMA, rows, to_json, write_files
-from workbench.ablation.rungs import NATIVE, ModelFacts, Step, resolve, to_config
-from workbench.ablation.schedule import Outcome, Progress, Reference, Schedule, model_files
+from workbench.ablation.rungs import NATIVE, PACKED, ModelFacts, Step, resolve, to_config
+from workbench.ablation.schedule import Outcome, Progress, Reference, Runner, Schedule, model_files
 from workbench.ablation.store import RunStore, build_id, machine_id, write_atomic
 from workbench.ablation.suites import PHONE, Suite
 from workbench.errors import ModelFileError, RunError, WorkbenchError
+from workbench.models import resolve_model
 from workbench.runner import model_sha256, run_native
 from workbench.telemetry import Recording
 
@@ -35,6 +36,7 @@ class Model:
     expert_bytes_total: int
     file_bytes: int
     synthetic: bool
+    context_tokens: int
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -47,6 +49,31 @@ class Model:
             "file_bytes": self.file_bytes,
             "synthetic": self.synthetic,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the runs are made, when not by the installed runner on this machine.
+
+    Attributes
+    ----------
+    runner : callable
+        Makes a run, as `run_native` does.
+    build : str
+        What identifies the runner there.
+    machine : mapping
+        What of that machine a timing depends on: a run is reused only where this and the build are equal.
+    n_cpu : int or None
+        Its cores.
+    about : mapping
+        Goes into `results.json` and `manifest.json` as `target`.
+    """
+
+    runner: Runner
+    build: str
+    machine: Mapping[str, Any]
+    n_cpu: int | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +119,7 @@ def read_model(path: Path | str) -> Model:
         expert_bytes_total=layout.expert_bytes_total,
         file_bytes=file.size_bytes,
         synthetic=bool(file.get("les.synthetic", False)),
+        context_tokens=int(file.get(f"{file.get('general.architecture')}.context_length", 2048)),
     )
 
 
@@ -103,6 +131,7 @@ def run_ladder(
     packed: Path | None = None,
     fresh: bool = False,
     timeout_s: float | None = None,
+    place: Place | None = None,
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[int], Progress] | None = None,
 ) -> Ladder:
@@ -114,6 +143,8 @@ def run_ladder(
         The model's packed form; made in the run folder when a rung needs it and none is given.
     fresh
         Measure again what the folder already holds.
+    place
+        A device to run on.
     say
         Receives lines for people while it runs.
     progress
@@ -125,13 +156,18 @@ def run_ladder(
         When the model cannot be used at all. A rung that fails is a row, not an error.
     """
     folder = Path(folder)
-    suite = with_matched_threads(suite)
+    suite = with_matched_threads(suite, n_cpu=place.n_cpu if place else os.cpu_count())
     model = read_model(path)
     drafter = drafting.drafter_of(suite.drafter)
-    suite = replace(suite, rungs=drafting.places(precision.places(suite.rungs, model.path), drafter))
+    given = {variant: resolve_model(file) for variant, file in suite.files.items()} | (
+        {PACKED: packed} if packed else {}
+    )
+    kept = suite.rungs if _all_given(suite, given) else precision.places(suite.rungs, model.path)
+    suite = replace(suite, rungs=drafting.places(kept, drafter))
     model = replace(model, facts=replace(model.facts, drafter=drafter))
     sha256 = {NATIVE: model.sha256}
-    machine, build = machine_id(), build_id()
+    machine, build = (place.machine, place.build) if place else (machine_id(), build_id())
+    runner = place.runner if place else run_native
     identity = {"build": build, "machine": machine}
     store = RunStore(folder=folder / "runs", identity=identity)
     if fresh:
@@ -139,22 +175,25 @@ def run_ladder(
         (folder / _PROFILE).unlink(missing_ok=True)
     profile = None
     if suite.flash == PHONE:
-        profile = phone_profile(model, suite, folder, identity)
+        profile = phone_profile(model, suite, folder, identity, runner)
         say(profile.explain())
         suite = replace(suite, flash=profile.toggles)
     flash = dict(suite.flash) if not isinstance(suite.flash, str) else {}
     steps = resolve(suite.rungs, base=suite.base, flash=flash, facts=model.facts)
-    models, broken = model_files(steps, model.path, model.sha256, folder, packed)
+    models, broken = model_files(steps, model.path, model.sha256, folder, given)
     quantized = _quantize(steps, model, suite, folder, models, broken, say)
     sha256 |= {variant: model_sha256(file) for variant, file in models.items() if variant != NATIVE}
     schedule = Schedule(
         suite=suite, steps=steps, store=store, models=models, sha256=sha256, broken=broken, timeout_s=timeout_s
     )
+    schedule.runner, schedule.context_tokens = runner, model.context_tokens
     if progress is not None:
         schedule.progress = progress(schedule.n_runs)
     reference, outcomes = schedule.run()
     document = _document(model, suite, profile, steps, reference, outcomes, identity)
     document["quantized"] = quantized
+    if place:
+        document["target"] = dict(place.about)
     manifest = {
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -167,6 +206,8 @@ def run_ladder(
         "machine": document["machine"],
         "runs": {"made": schedule.ran, "reused": schedule.reused},
     }
+    if place:
+        manifest["target"] = dict(place.about)
     write_files(folder, document=document, manifest=manifest, outcomes=outcomes)
     return Ladder(document=document, suite=suite, outcomes=outcomes, reused=schedule.reused, ran=schedule.ran)
 
@@ -196,14 +237,29 @@ def _quantize(
     return reports
 
 
-def with_matched_threads(suite: Suite) -> Suite:
+def _given(variant: str, file: str) -> Path:
+    try:
+        return resolve_model(file)
+    except ModelFileError as error:
+        raise ModelFileError(
+            f"files.{variant}: {error} (--file '{variant}=GGUF', or take it out of the suite)"
+        ) from None
+
+
+def _all_given(suite: Suite, given: Mapping[str, Path]) -> bool:
+    """Whether every rung with a recipe has its file already, so that nothing has to be quantized."""
+    steps = resolve(suite.rungs, base=suite.base, flash={}, facts=ModelFacts(n_expert=1 << 20, n_expert_used=1))
+    return all(step.variant in given for step in steps if step.recipe)
+
+
+def with_matched_threads(suite: Suite, *, n_cpu: int | None) -> Suite:
     """The suite with one number of compute threads for every rung, stock included: all cores but one for the lanes.
 
     Kernels split their sums by thread (attention over long contexts), so only equal threads can be bit-exact.
     """
     if suite.base.get("threads"):
         return suite
-    return replace(suite, base={**suite.base, "threads": max(1, (os.cpu_count() or 1) - 1)})
+    return replace(suite, base={**suite.base, "threads": max(1, (n_cpu or 1) - 1)})
 
 
 def _document(
@@ -237,7 +293,9 @@ def _document(
 _PROFILE = "profile.json"
 
 
-def phone_profile(model: Model, suite: Suite, folder: Path, identity: Mapping[str, Any]) -> PhoneProfile:
+def phone_profile(
+    model: Model, suite: Suite, folder: Path, identity: Mapping[str, Any], runner: Runner = run_native
+) -> PhoneProfile:
     """The folder's profile when it was made for this model, build, machine and base toggles; else a new one.
 
     The baseline on native flash gives bytes and reads; a resident run with the same compute threads gives compute.
@@ -256,10 +314,10 @@ def phone_profile(model: Model, suite: Suite, folder: Path, identity: Mapping[st
     except (OSError, ValueError, KeyError, TypeError):
         pass
     base = {k: v for k, v in suite.base.items() if k != "experts"}
-    baseline = _calibrate(model, suite, base | {"experts": "flash", "lanes": 1})
+    baseline = _calibrate(runner, model, suite, base | {"experts": "flash", "lanes": 1})
     threads = baseline.header.get("threads") or base.get("threads", 0)
-    _calibrate(model, suite, base | {"experts": "resident", "threads": threads})
-    resident = _calibrate(model, suite, base | {"experts": "resident", "threads": threads})
+    _calibrate(runner, model, suite, base | {"experts": "resident", "threads": threads})
+    resident = _calibrate(runner, model, suite, base | {"experts": "resident", "threads": threads})
     try:
         profile = from_recordings(resident, baseline)
     except (TypeError, ValueError) as error:
@@ -268,9 +326,9 @@ def phone_profile(model: Model, suite: Suite, folder: Path, identity: Mapping[st
     return profile
 
 
-def _calibrate(model: Model, suite: Suite, values: Mapping[str, Any]) -> Recording:
+def _calibrate(runner: Runner, model: Model, suite: Suite, values: Mapping[str, Any]) -> Recording:
     config = to_config(values, flash={}, facts=model.facts)
-    return run_native(
+    return runner(
         {
             "model": str(model.path),
             "model_sha256": model.sha256,

@@ -89,6 +89,7 @@ def _row(
         "rung": step.rung.name,
         "status": OK if ok else FAILED,
         "error": None if ok else outcome.error or "no repeat finished",
+        "failure": None if ok else outcome.failure,
         "config": _portable(step.config.to_dict() if step.config else dict(step.rung.changes)),
         "model": step.model,
         "recipe": step.recipe,
@@ -179,7 +180,9 @@ def sound(result_rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def telemetry_table(outcomes: Sequence[Outcome], level: str = "tokens") -> pd.DataFrame | None:
-    """Telemetry of all runs in one table: `rung`, `kind` (verify or timed), `repeat`, `prompt`, then the run's columns.
+    """Telemetry of all runs in one table: `rung`, `kind`, `repeat`, `prompt`, then the run's columns.
+
+    `kind` is verify, timed or sustained.
 
     Parameters
     ----------
@@ -192,6 +195,7 @@ def telemetry_table(outcomes: Sequence[Outcome], level: str = "tokens") -> pd.Da
             ("verify", None, prompt, run) for prompt, run in enumerate(outcome.verification)
         ]
         runs += [("timed", repeat, prompt, run) for (repeat, prompt), run in sorted(outcome.timed.items())]
+        runs += [("sustained", part, 0, run) for part, run in enumerate(outcome.sustained)]
         for kind, repeat, prompt, run in runs:
             frame = getattr(run, level)
             if frame is None or not len(frame):

@@ -7,7 +7,8 @@ order A B C … C B A, so that slow drift of the machine meets every rung alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from typing import Any
 from workbench.ablation import drafting, precision
 from workbench.ablation.rungs import NATIVE, PACKED, Step
 from workbench.ablation.store import RunStore
-from workbench.ablation.suites import Suite
+from workbench.ablation.suites import ABBA, Suite
 from workbench.config import RunConfig
 from workbench.errors import WorkbenchError
 from workbench.lossless import LogitsVerdict, combine, compare_hashes, compare_logits, not_checked
 from workbench.runner import run_native
-from workbench.telemetry import Recording
+from workbench.telemetry import Recording, summarize
 
 Progress = Callable[[str], None]
+Runner = Callable[..., Recording]
+"""Called as `run_native(job, timeout=…)` is."""
 _NOT_RUN = not_checked("the rung did not run")
 
 
@@ -42,8 +45,12 @@ class Outcome:
         Logits of the verification runs against the reference's.
     timed_lossless : LogitsVerdict
         Logits hashes of all timed runs against the reference's.
+    sustained : list of Recording
+        Of suites with a power protocol: runs in a row that together decode for its seconds.
     error : str or None
         Why the rung failed.
+    failure : str or None
+        The kind of failure, where the device target could tell (cable lost, killed for memory, …).
     """
 
     step: Step
@@ -52,7 +59,13 @@ class Outcome:
     plain: list[drafting.Plain] = field(default_factory=list)
     lossless: LogitsVerdict = _NOT_RUN
     timed_lossless: LogitsVerdict = _NOT_RUN
+    sustained: list[Recording] = field(default_factory=list)
     error: str | None = None
+    failure: str | None = None
+
+    def fail(self, error: Exception, where: str = "") -> None:
+        """Take down why the rung failed."""
+        self.error, self.failure = where + str(error), getattr(error, "kind", None)
 
     def repeats(self, n_prompts: int) -> dict[int, list[Recording]]:
         """Complete repeats: number → recordings in the order of the prompts."""
@@ -71,13 +84,13 @@ class Reference:
     n_vocab: int
 
 
-def timed_order(n_rungs: int, repeats: int) -> list[tuple[int, int]]:
-    """(repeat, rung) in running order: forwards, then backwards, and so on."""
-    order = []
+def timed_order(n_rungs: int, repeats: int, order: str = ABBA) -> list[tuple[int, int]]:
+    """(repeat, rung) in running order: forwards, then backwards, and so on; or (`abab`) always forwards."""
+    pairs = []
     for repeat in range(repeats):
-        rungs = range(n_rungs) if repeat % 2 == 0 else reversed(range(n_rungs))
-        order += [(repeat, rung) for rung in rungs]
-    return order
+        rungs = range(n_rungs) if repeat % 2 == 0 or order != ABBA else reversed(range(n_rungs))
+        pairs += [(repeat, rung) for rung in rungs]
+    return pairs
 
 
 @dataclass(kw_only=True)
@@ -91,6 +104,10 @@ class Schedule:
         with the reason.
     timeout_s : float or None
         Limit of a single run.
+    runner : callable
+        Makes a run: `run_native`, or that of a device target.
+    context_tokens : int
+        The model's context: what a sustained run may span at most.
     reused, ran : int
         Runs taken from the store, and made.
     """
@@ -102,6 +119,8 @@ class Schedule:
     sha256: dict[str, str]
     broken: dict[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
+    runner: Runner | None = None
+    context_tokens: int = 2048
     progress: Progress = lambda label: None
     reused: int = 0
     ran: int = 0
@@ -120,9 +139,12 @@ class Schedule:
         for outcome in outcomes:
             if outcome.error is None:
                 self._verify(outcome, reference)
-        for repeat, index in timed_order(len(outcomes), self.suite.repeats):
+        for repeat, index in timed_order(len(outcomes), self.suite.repeats, self.suite.order):
             if outcomes[index].error is None:
                 self._time(outcomes[index], repeat)
+        for outcome in outcomes:
+            if outcome.error is None and self.suite.power.get("sustained_s"):
+                self._sustain(outcome, self.suite.power["sustained_s"])
         for outcome in outcomes:
             outcome.timed_lossless = self._compare_timed(outcome, reference)
         return reference, outcomes
@@ -149,7 +171,8 @@ class Schedule:
             return kept
         path.unlink(missing_ok=True)
         sent = {k: v for k, v in job.items() if k != "purpose"}
-        recording = run_native(sent | {"telemetry_path": str(path), "run_id": path.stem}, timeout=self.timeout_s)
+        run = self.runner or run_native
+        recording = run(sent | {"telemetry_path": str(path), "run_id": path.stem}, timeout=self.timeout_s)
         self.ran += 1
         self.progress(label)
         return recording
@@ -162,7 +185,8 @@ class Schedule:
                 try:
                     return self._make_reference(outcome.step)
                 except WorkbenchError as error:
-                    self.reference_errors[outcome.step.rung.name] = outcome.error = str(error)
+                    outcome.fail(error)
+                    self.reference_errors[outcome.step.rung.name] = str(error)
         return None
 
     def _make_reference(self, step: Step) -> Reference:
@@ -209,7 +233,7 @@ class Schedule:
                     logits.unlink(missing_ok=True)
                 verdicts.append(verdict)
         except WorkbenchError as error:
-            outcome.error = str(error)
+            outcome.fail(error)
             outcome.lossless = not_checked(f"the rung failed: {error}", against=reference.name if reference else "-")
             return
         assert reference is not None
@@ -225,7 +249,7 @@ class Schedule:
                 label = f"{step.rung.name} verify p{prompt}"
                 outcome.verification.append(self._run(label, self._job(step, step.config, prompt, purpose="warm-up")))
         except WorkbenchError as error:
-            outcome.error = str(error)
+            outcome.fail(error)
             outcome.lossless = not_checked(f"the rung failed: {error}", against=against)
             return
         try:
@@ -276,7 +300,7 @@ class Schedule:
                 )
                 verdicts.append(drafting.compare(outcome.plain[-1], drafted.generated, verified))
         except WorkbenchError as error:
-            outcome.error = str(error)
+            outcome.fail(error)
             outcome.lossless = not_checked(f"the rung failed: {error}", against=drafting.AGAINST)
             return
         outcome.lossless = drafting.worst(verdicts)
@@ -289,7 +313,30 @@ class Schedule:
                 job = self._job(step, step.config, prompt, purpose=f"timed {repeat}")
                 outcome.timed[repeat, prompt] = self._run(f"{step.rung.name} r{repeat} p{prompt}", job)
         except WorkbenchError as error:
-            outcome.error = f"repeat {repeat + 1} of {self.suite.repeats}: {error}"
+            outcome.fail(error, f"repeat {repeat + 1} of {self.suite.repeats}: ")
+
+    def _sustain(self, outcome: Outcome, seconds: int) -> None:
+        """Decode for so many seconds: runs in a row whose length follows from the speed measured before."""
+        step = outcome.step
+        assert step.config is not None
+        repeats = outcome.repeats(len(self.suite.prompts)).values()
+        rates = [summarize(*runs)["decode_tok_s"] for runs in repeats]
+        known = sorted(rate for rate in rates if rate)
+        if not known:
+            return
+        rate = known[len(known) // 2]
+        n_predict = max(2, min(int(seconds * rate) + 2, self.context_tokens - len(self.suite.prompts[0].encode())))
+        decoded_s = 0.0
+        try:
+            for part in range(2 * math.ceil(seconds * rate / (n_predict - 1))):
+                job = self._job(step, step.config, 0, n_predict=n_predict, purpose=f"sustained {part}")
+                recording = self._run(f"{step.rung.name} sustained {part}", job)
+                outcome.sustained.append(recording)
+                decoded_s += (recording.end or {}).get("decode_ns", 0) / 1e9
+                if decoded_s >= seconds:
+                    return
+        except WorkbenchError as error:
+            outcome.fail(error, "sustained run: ")
 
     def _compare_timed(self, outcome: Outcome, reference: Reference | None) -> LogitsVerdict:
         if outcome.step.config is not None and outcome.step.config.speculation != "off":
@@ -315,17 +362,18 @@ class Schedule:
 
 
 def model_files(
-    steps: Sequence[Step], source: Path, sha256: str, folder: Path, packed: Path | None
+    steps: Sequence[Step], source: Path, sha256: str, folder: Path, given: Mapping[str, Path]
 ) -> tuple[dict[str, Path], dict[str, str]]:
     """Files per variant, and the reason for each variant that could not be made.
 
-    The packed form is made at most once per source (its name carries the source's hash), in `folder`, unless given.
+    Variants in `given` are there already. The packed form is made at most once per source (its name carries the
+    source's hash), in `folder`.
     """
     from workbench.storage.pack import pack
 
-    models, broken = {NATIVE: source}, {}
-    if any(step.model == PACKED and step.error is None for step in steps):
-        target = packed or folder / f"{source.stem}-{sha256[:12]}.packed.gguf"
+    models, broken = {NATIVE: source, **given}, {}
+    if PACKED not in given and any(step.variant == PACKED and step.error is None for step in steps):
+        target = folder / f"{source.stem}-{sha256[:12]}.packed.gguf"
         try:
             if not target.exists():
                 folder.mkdir(parents=True, exist_ok=True)

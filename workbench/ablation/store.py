@@ -83,8 +83,7 @@ class RunStore:
 
     def path(self, label: str, job: Mapping[str, Any], suffix: str = ".jsonl") -> Path:
         """File of a run; the label is for people, the key decides."""
-        slug = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
-        return self.folder / f"{slug}-{self.key(job)}{suffix}"
+        return self.folder / f"{slug(label)}-{self.key(job)}{suffix}"
 
     def finished(self, path: Path) -> Recording | None:
         """The recording of a run that ended well, or None."""
@@ -109,6 +108,11 @@ class RunStore:
         for pattern in _OURS:
             for path in self.folder.glob(pattern):
                 path.unlink(missing_ok=True)
+
+
+def slug(label: str) -> str:
+    """A label as part of a file name."""
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -22,6 +22,9 @@ from workbench.ablation.rungs import (
 from workbench.errors import ToggleError, WorkbenchError
 
 PHONE = "phone"
+ABBA, ABAB = "abba", "abab"
+POWER_KEYS = ("idle_s", "sustained_s")
+EXPECT_KEYS = ("model_bytes", "decode_tok_s", "push_bytes_s")
 DEFAULT_PROMPTS = (
     "Once upon a time there was a little fox who lived at the edge of a quiet forest. One morning the fox",
 )
@@ -56,6 +59,19 @@ class Suite:
         second. Empty: the small bundled ones.
     drafter : str
         The DSpark drafter trained for the model, for rungs with `draft_model: auto`; `embedded`: the demo model's.
+    model : str
+        The model's file, for `workbench device run`; relative names count from the folder the command runs in.
+    files : mapping
+        Variant (`packed`, `packed, les-mixed`, …) → a file that is there already instead of being made.
+    order : "abba" or "abab"
+        Timed repeats forwards and backwards in turn, so that slow drift meets every rung alike; or always forwards.
+    cooldown_s : int
+        Pause before every run on a device, seconds.
+    power : mapping
+        `idle_s`: seconds of idle (screen on) measured first; `sustained_s`: seconds every rung then decodes for, its
+        speed, power and temperature taken over them. Empty or 0: not measured.
+    expect : mapping
+        What a dry run estimates with (never a result): `model_bytes`, `decode_tok_s`, `push_bytes_s`.
     """
 
     name: str = "default"
@@ -71,6 +87,12 @@ class Suite:
     calibration: str = ""
     held_out: str = ""
     drafter: str = ""
+    model: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    order: str = ABBA
+    cooldown_s: int = 0
+    power: Mapping[str, int] = field(default_factory=dict)
+    expect: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -95,6 +117,12 @@ class Suite:
             "calibration": self.calibration,
             "held_out": self.held_out,
             "drafter": self.drafter,
+            "model": self.model,
+            "files": dict(self.files),
+            "order": self.order,
+            "cooldown_s": self.cooldown_s,
+            "power": dict(self.power),
+            "expect": dict(self.expect),
             "rungs": rungs,
         }
 
@@ -179,6 +207,7 @@ def _check(suite: Suite) -> None:
     for i, prompt in enumerate(suite.prompts):
         if not isinstance(prompt, str) or not prompt.strip():
             raise SuiteError(f"prompts[{i}]: expected text, got {prompt!r}")
+    _check_protocol(suite)
     flash = _check_flash(suite)
     names = [rung.name for rung in suite.rungs]
     running = [rung.name for rung in suite.rungs if not rung.pending]
@@ -196,6 +225,23 @@ def _check(suite: Suite) -> None:
         if getattr(suite, key) not in running:
             raise SuiteError(f"{key}: {getattr(suite, key)!r} is not a rung that runs; those are: {', '.join(running)}")
     _check_toggles(suite, flash)
+
+
+def _check_protocol(suite: Suite) -> None:
+    if suite.order not in (ABBA, ABAB):
+        raise SuiteError(f"order: expected {ABBA!r} or {ABAB!r}, got {suite.order!r}")
+    if suite.cooldown_s < 0:
+        raise SuiteError(f"cooldown_s: must be at least 0, got {suite.cooldown_s}")
+    for name, known, values in (("power", POWER_KEYS, suite.power), ("expect", EXPECT_KEYS, suite.expect)):
+        for key, value in values.items():
+            if key not in known:
+                raise SuiteError(f"{name}: unknown key {key!r}; known: {', '.join(known)}")
+            kinds = (int,) if name == "power" else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:
+                raise SuiteError(f"{name}.{key}: expected a number that is not negative, got {value!r}")
+    for variant, file in suite.files.items():
+        if not isinstance(file, str) or not file:
+            raise SuiteError(f"files.{variant}: expected a file name, got {file!r}")
 
 
 def _check_flash(suite: Suite) -> dict[str, int]:

@@ -16,6 +16,7 @@ COMMANDS = {
     "eval": "task scores through lm-eval, with chance and trivial strategies beside them",
     "compare": "the four levels of lossless between two models or two configurations",
     "figures": "the paper's figures from recorded runs, reproducible byte for byte",
+    "device": "suites on phones, boards and other machines, recorded; targets and how far each is verified",
     "inspect": "layers, experts, bytes per expert, layout, reads per expert",
     "pack": "write the expert-contiguous GGUF",
     "unpack": "restore the original GGUF from a packed one, byte for byte",

@@ -135,7 +135,7 @@ def perform(
     from workbench.ablation.table import print_ladder
 
     try:
-        with _bar() as progress:
+        with progress_bar() as progress:
             ladder = run_ladder(
                 model,
                 suite,
@@ -195,7 +195,8 @@ def _levels(ladder: Any, model: Path, folder: Path, suite: str | None, limit: in
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[Any]:
+def progress_bar() -> Iterator[Any]:
+    """A bar over the runs of a ladder."""
     from tqdm import tqdm
 
     with tqdm(total=0, unit="run", desc="ladder", file=sys.stderr, dynamic_ncols=True) as bar:

@@ -18,6 +18,7 @@ DEMO = Suite(
     base={"io": "buffered"},  # the real reads must be faster than the emulated ones: from the page cache
     flash=PHONE,
     drafter="embedded",
+    model="embedded",
 )
 
 
