@@ -53,7 +53,7 @@ PLATFORMS = {
         Platform("linux-aarch64", "one static program, Armv8.2 + dot product (ziglang, musl)", "emulated", "ziglang"),
         Platform(
             "macos-arm64",
-            "macOS 13, Apple silicon, CPU only (ziglang; on a Mac, Apple's compiler)",
+            "macOS 13, Apple silicon, CPU only (ziglang, or Xcode on a Mac)",
             "linked",
             "ziglang",
         ),
@@ -144,7 +144,7 @@ def _compile(preset: str, folder: Path, target: str, options: list[str]) -> None
         f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", f"-DLES_VERSION={importlib.metadata.version('les-workbench')}",
     ]  # fmt: skip
     _run([*configure, *options], f"configuring the build for {preset}")
-    jobs = str(os.cpu_count() or 1)
+    jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     _run([cmake, "--build", str(folder), "--target", target, "-j", jobs], f"compiling for {preset}")
 
 
@@ -158,8 +158,9 @@ def _tool(name: str) -> str:
 
 def _run(command: list[str], what: str) -> None:
     """Run a build step out of the way of other work; its last lines go into the error."""
+    polite = ["nice", "-n", str(max(0, 10 - os.nice(0)))]
     with subprocess.Popen(
-        ["nice", "-n", "10", *command], cwd=NATIVE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*polite, *command], cwd=NATIVE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         lines = []
         for line in process.stdout or ():

@@ -22,6 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
 PATCHES = sorted((HERE / "patches").glob("*.patch"))
+UNITE = HERE / "unite_models.cmake"
 KEEP = ("include/", "ggml/", "src/", "cmake/", "vendor/", "common/", "tools/imatrix/", "CMakeLists.txt", "LICENSE")
 FLAGS = {
     "CMAKE_BUILD_TYPE": "Release",
@@ -69,7 +70,7 @@ def target_identity(args: argparse.Namespace) -> str:
     flags = sorted((STATIC_FLAGS | dict(d.split("=", 1) for d in args.define)).items())
     where = ("CMAKE_TOOLCHAIN_FILE", "LES_ZIG")
     toolchain = "".join(Path(v).read_text() for k, v in flags if k == "CMAKE_TOOLCHAIN_FILE")
-    return repr([(k, v) for k, v in flags if k not in where]) + toolchain
+    return repr([(k, v) for k, v in flags if k not in where]) + toolchain + UNITE.read_text()
 
 
 def cache_root() -> Path:
@@ -130,11 +131,12 @@ def patch(source: Path) -> None:
 
 
 def build(source: Path, build_dir: Path, args: argparse.Namespace) -> None:
-    jobs = str(os.cpu_count() or 1)
+    jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     say(f"building llama.cpp with {jobs} jobs: about 5 minutes on 4 cores, once")
     flags = dict(FLAGS, GGML_NATIVE="OFF" if args.portable else "ON", CMAKE_MAKE_PROGRAM=args.make_program)
     if args.static:
         flags |= STATIC_FLAGS | {"CMAKE_ARCHIVE_OUTPUT_DIRECTORY": str(build_dir / "bin")}
+        flags |= {"CMAKE_PROJECT_llama.cpp_INCLUDE": str(UNITE)}
     flags |= dict(d.split("=", 1) for d in args.define)
     if "CMAKE_TOOLCHAIN_FILE" not in flags:
         flags |= {"CMAKE_C_COMPILER": args.cc, "CMAKE_CXX_COMPILER": args.cxx[0]}
