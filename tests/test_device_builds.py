@@ -148,7 +148,7 @@ class TestApp:
 
     def test_the_sources_it_names_exist(self) -> None:
         cmake = (APP / "CMakeLists.txt").read_text()
-        for name in re.findall(r"\b[\w./]+\.(?:swift|plist|entitlements|h)\b", cmake):
+        for name in re.findall(r"[\w./]+\.(?:swift|plist|entitlements|h)\b", cmake):
             name = name.removeprefix("/")
             assert (APP / name).exists(), name
 

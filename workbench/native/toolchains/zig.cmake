@@ -26,6 +26,7 @@ else()
     # musl gives threads 128 KiB unless the program says otherwise
     set(CMAKE_EXE_LINKER_FLAGS_INIT "-static -s -Wl,-z,stack-size=2097152")
 endif()
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)  # a first link makes zig build its libc: once is enough, at the end
 
 set(CMAKE_C_COMPILER ${LES_ZIG} cc)
 set(CMAKE_CXX_COMPILER ${LES_ZIG} c++)
