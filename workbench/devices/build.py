@@ -35,7 +35,7 @@ class Platform:
         What is made, by which compiler.
     verified : str
         The most that was checked: `run` on such a machine, `emulated` (run under qemu-user), `linked` (never run) or
-        `none` (never built).
+        `none` (not built to the end so far).
     needs : str
         `ziglang`, `ndk` or `xcode`.
     """
@@ -50,7 +50,7 @@ PLATFORMS = {
     p.name: p
     for p in (
         Platform("linux-x86_64", "one static program, AVX2 (ziglang, musl)", "none", "ziglang"),
-        Platform("linux-aarch64", "one static program, Armv8.2 + dot product (ziglang, musl)", "emulated", "ziglang"),
+        Platform("linux-aarch64", "one static program, Armv8.2 + dot product (ziglang, musl)", "none", "ziglang"),
         Platform(
             "macos-arm64",
             "macOS 13, Apple silicon, CPU only (ziglang, or Xcode on a Mac)",
