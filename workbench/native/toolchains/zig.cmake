@@ -21,6 +21,7 @@ if(LES_TARGET MATCHES "macos")
     set(CMAKE_SYSTEM_NAME Darwin)
     set(CMAKE_SYSTEM_PROCESSOR arm64)
     set(CMAKE_OSX_SYSROOT "")  # the headers are zig's own
+    set(CMAKE_INSTALL_NAME_TOOL true)  # CMake asks for one; nothing shared is made
 else()
     set(CMAKE_SYSTEM_NAME Linux)
     # musl gives threads 128 KiB unless the program says otherwise
