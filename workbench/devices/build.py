@@ -54,7 +54,7 @@ PLATFORMS = {
         Platform(
             "macos-arm64",
             "macOS 13, Apple silicon, CPU only (ziglang, or Xcode on a Mac)",
-            "linked",
+            "none",
             "ziglang",
         ),
         Platform("android-arm64", "Android 9, Armv8.2 + dot product (the NDK in ANDROID_NDK)", "none", "ndk"),
