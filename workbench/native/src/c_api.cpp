@@ -3,6 +3,7 @@
 #include "machine.h"
 #include "nlohmann/json.hpp"
 #include "quantize.h"
+#include "run_job.h"
 #include "session.h"
 
 #include <algorithm>
@@ -134,6 +135,27 @@ const char * les_error(les_session * s) {
     return s->error.c_str();
 }
 
+int les_run_job(const char * job_json, les_take take, void * context, char * error, size_t error_size) {
+    int        rc = 2;
+    les::Error failed;
+    try {
+        failed = les::run_job(les::parse_job(job_json), [&](const std::string & l) { take(l.c_str(), context); });
+        rc     = failed.tag.empty() ? 0 : 1;
+    } catch (const les::Error & e) {
+        failed = e;
+    } catch (const std::exception & e) {
+        failed = { "run", e.what() };
+    }
+    if (rc != 0) {
+        snprintf(error, error_size, "%s: %s", failed.tag.c_str(), failed.what.c_str());
+    }
+    return rc;
+}
+
+void les_stop_job(void) {
+    les::stop_job();
+}
+
 void * les_model(les_session * s) {
     return s->session->model();
 }
@@ -190,6 +212,12 @@ int les_convert_rows(const les_rows * rows, int to_type, void * to, int n_thread
 const char * les_machine(const char * path) {
     static std::string result;
     result = les::machine_json(path ? path : "");
+    return result.c_str();
+}
+
+const char * les_sample(const char * thermal_state) {
+    static std::string result;
+    result = les::sample_json(thermal_state ? thermal_state : "");
     return result.c_str();
 }
 

@@ -38,6 +38,13 @@ const char * les_take_lines(les_session * s); /* records since the last take, on
 const char * les_finish(les_session * s); /* ends the generation, returns the end record; closes the telemetry file */
 const char * les_error(les_session * s);
 
+/* One whole job of les-run: opens the model, generates, closes it. The records go to the job's `telemetry_path`, or
+   without one to `take`, some lines at a time, as they are made. 0; 1: the run failed; 2: the job was refused. Then
+   `error` holds "tag: text". One at a time. */
+typedef void (*les_take)(const char * lines, void * context);
+int  les_run_job(const char * job_json, les_take take, void * context, char * error, size_t error_size);
+void les_stop_job(void); /* from any thread or signal: the running job ends after this decode call */
+
 void * les_model(les_session * s);   /* llama_model * */
 void * les_context(les_session * s); /* llama_context * */
 
@@ -69,7 +76,9 @@ int les_convert_rows(const les_rows * rows, int to_type, void * to, int n_thread
 /* The types llama.cpp's quantizer chooses for a file's tensors. {"model", "ftype", "types": [[pattern, ggml type]],
    "imatrix"} -> {"types": {tensor: ggml type}, "fallbacks": [[tensor, wanted, given]]} or {"error": "tag: text"} */
 const char * les_quantize_types(const char * job_json);
-const char * les_machine(const char * path);     /* JSON: cores, memory, direct reads where `path` lies */
+const char * les_machine(const char * path); /* JSON: cores, memory, direct reads where `path` lies */
+/* JSON, a `smp` record: memory of this process (on Apple its footprint), and the caller's reading or NULL */
+const char * les_sample(const char * thermal_state);
 const char * les_iobench(const char * job_json); /* JSON: bandwidth of lanes over a file; {"error": ...} on failure */
 void         les_log_level(int level);           /* llama.cpp messages: 0 none, 1 errors, 2 warnings, 3 all */
 

@@ -31,6 +31,16 @@ std::string machine_json(const std::string & path) {
     return r.done();
 }
 
+std::string sample_json(const std::string & thermal_state) {
+    const MemoryFigures m = memory_figures();
+    JsonLine            r;
+    r.str("t", "smp").num("t_ns", mono_ns()).str("source", "runner");
+    thermal_state.empty() ? r.null("thermal_state") : r.str("thermal_state", thermal_state);
+    r.opt("memory_bytes", m.rss >= 0, m.rss).opt("peak_bytes", m.peak >= 0, m.peak);
+    r.opt("available_bytes", m.available >= 0, m.available);
+    return r.done();
+}
+
 std::string iobench_json(const std::string & job) {
     try {
         const auto   j       = nlohmann::json::parse(job);

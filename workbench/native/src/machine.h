@@ -7,6 +7,9 @@ namespace les {
 
 std::string machine_json(const std::string & path);
 
+// {"t": "smp", ...}: this process's memory now, and a reading of the caller's; "" where there is none
+std::string sample_json(const std::string & thermal_state);
+
 // {"path", "lanes", "block_bytes", "seconds", "direct", "seed"[, emulate_*]} -> {"bytes", "reads", "seconds",
 // "bytes_s", ...}
 std::string iobench_json(const std::string & job);

@@ -17,9 +17,13 @@
 #include <thread>
 
 #ifdef __APPLE__
+#include <TargetConditionals.h>
 #include <mach-o/dyld.h>
 #include <mach/mach.h>
 #include <sys/sysctl.h>
+#if TARGET_OS_IPHONE
+#include <os/proc.h>
+#endif
 #else
 #include <sys/prctl.h>
 #endif
@@ -227,6 +231,9 @@ MemoryFigures memory_figures() {
         m.rss  = int64_t(info.phys_footprint);
         m.peak = int64_t(info.ledger_phys_footprint_peak);
     }
+#if TARGET_OS_IPHONE
+    m.available = int64_t(os_proc_available_memory());  // until the system would end the app
+#endif
 #else
     m.rss             = rss_bytes();
     m.peak            = status_field_bytes("/proc/self/status", "VmHWM:");
