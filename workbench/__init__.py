@@ -33,12 +33,14 @@ __all__ = [
     "UnsupportedArchitectureError",
     "WorkbenchError",
     "ablate",
+    "interrupted",
     "load_runs",
+    "panel",
     "run",
 ]
 
 _LAZY = {"Session": "workbench.session"} | dict.fromkeys(
-    ("Ladder", "Run", "ablate", "load_runs", "run"), "workbench.api"
+    ("Ladder", "Run", "ablate", "interrupted", "load_runs", "panel", "run"), "workbench.api"
 )
 
 

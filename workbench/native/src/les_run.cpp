@@ -14,11 +14,14 @@
 
 namespace {
 
-les::Session * g_session = nullptr;
+les::Session *        g_session = nullptr;
+volatile sig_atomic_t g_loading = 1;
 
 void on_signal(int) {
     if (g_session) {
         g_session->interrupt();
+    } else if (g_loading) {  // nothing has been recorded that could be kept
+        _exit(130);
     }
 }
 
@@ -38,6 +41,7 @@ void emit(les::Session & session, bool to_stdout) {
 int generate(const les::Job & job) {
     les::Session session(job);
     g_session            = &session;
+    g_loading            = 0;
     const bool to_stdout = job.telemetry_path.empty();
     FILE *     logits    = nullptr;
     if (!job.logits_path.empty()) {
