@@ -112,9 +112,7 @@ def run_all(page: Page, address: str, notebook: str) -> None:
     """Open a notebook and run its cells; returns when the last has run."""
     page.goto(address.format(path=notebook))
     page.wait_for_selector(".jp-Notebook .jp-CodeCell")
-    page.wait_for_selector(
-        ".jp-NotebookPanel [data-status='idle'], .jp-Notebook-ExecutionIndicator[data-status='idle']"
-    )
+    page.wait_for_selector("text=/Python 3.*Idle/")
     page.click(".lm-MenuBar-itemLabel:text-is('Run')")
     page.click("li[data-command='runmenu:run-all']")
 
@@ -141,7 +139,9 @@ def main() -> None:
         sys.exit(why)
     with tempfile.TemporaryDirectory(prefix="les-panel-") as scratch:
         cell = nbformat.v4.new_code_cell("import workbench as wb\n\nwb.panel()")
-        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), Path(scratch) / "panel.ipynb")
+        notebook = nbformat.v4.new_notebook(cells=[cell])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        nbformat.write(notebook, Path(scratch) / "panel.ipynb")
         with jupyter_lab(Path(scratch)) as address, browser_page() as page:
             run_all(page, address, "panel.ipynb")
             page.wait_for_selector(".les-panel")
