@@ -132,7 +132,10 @@ for record in session.generate("Once upon a time", n_predict=400, ignore_eos=Tru
 def test_ladder_keeps_finished_runs(kernel: Kernel, tmp_path: Path) -> None:
     out = tmp_path / "ladder"
     slow = "flash={'emulate_bandwidth_bytes_s': 20_000_000}, base={'io': 'buffered', 'threads': 1}"
-    code = f"wb.ablate(demo_model(), out={str(out)!r}, tokens=24, repeats=9, {slow})"
+    code = f"""
+from workbench.ablation.rungs import DEFAULT_LADDER
+wb.ablate(demo_model(), out={str(out)!r}, rungs=DEFAULT_LADDER[:2], tokens=24, repeats=9, {slow})
+"""
 
     def finished() -> list[Path]:
         return [path for path in out.glob("*.jsonl") if '"end"' in path.read_text()]
