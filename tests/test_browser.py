@@ -69,7 +69,7 @@ def test_the_timeline_zooms_pans_and_explains(page: Page) -> None:
     canvas.scroll_into_view_if_needed()
 
     def ticks() -> str:
-        return " ".join(canvas.locator(".les-tick text").all_inner_texts())
+        return " ".join(canvas.locator(".les-tick text").all_text_contents())
 
     def changed(before: str) -> str:
         page.wait_for_function(

@@ -138,7 +138,7 @@ wb.ablate(demo_model(), out={str(out)!r}, rungs=DEFAULT_LADDER[:2], tokens=24, r
 """
 
     def finished() -> list[Path]:
-        return [path for path in out.glob("*.jsonl") if '"end"' in path.read_text()]
+        return [path for path in (out / "runs").glob("*.jsonl") if '"end"' in path.read_text()]
 
     reply, shown = kernel.interrupt_when(code, lambda: bool(finished()) and kernel.runners() != [])
     assert reply["ename"] == "InterruptedRun"

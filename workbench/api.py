@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,6 +34,17 @@ LADDER_COLUMNS = (
 def _badges(labels: list[str]) -> str:
     style = "border:1px solid #888;border-radius:4px;padding:0 .4em;margin-left:.4em;font-size:85%"
     return "".join(f'<span style="{style}">{label}</span>' for label in labels)
+
+
+def _drawable(figure: Figure) -> Figure:
+    """Let a notebook draw a figure that was made without pyplot, which would have arranged that."""
+    if "IPython" in sys.modules:
+        from IPython import get_ipython
+        from IPython.core.pylabtools import select_figure_formats
+
+        if shell := get_ipython():
+            select_figure_formats(shell, {"png"})
+    return figure
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ class Run:
         """Compute, waits and reads of one decoded token (telemetry io)."""
         from workbench.timeline import draw
 
-        return draw(self.recording, token)
+        return _drawable(draw(self.recording, token))
 
     def explore(self, token: int = 0) -> Timeline:
         """The same, to zoom and pan in a notebook; hovering shows details (telemetry io)."""
@@ -134,7 +146,7 @@ class Ladder:
         """Speed, speed-up and memory per rung, beside the article's reported ladder."""
         from workbench.ablation.figure import draw
 
-        return draw(self.document)
+        return _drawable(draw(self.document))
 
     def explain(self) -> dict[str, str]:
         """Per rung: where the time goes and what can still pay."""
