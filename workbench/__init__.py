@@ -38,14 +38,17 @@ __all__ = [
     "compare",
     "eval",
     "figure",
+    "interrupted",
     "load_runs",
+    "panel",
     "paper_figures",
     "run",
 ]
 
+_API = ("Ladder", "Run", "ablate", "figure", "interrupted", "load_runs", "panel", "paper_figures", "run")
 _LAZY = (
     {"Session": "workbench.session"}
-    | dict.fromkeys(("Ladder", "Run", "ablate", "figure", "load_runs", "paper_figures", "run"), "workbench.api")
+    | dict.fromkeys(_API, "workbench.api")
     | dict.fromkeys(("Comparison", "Scores", "compare", "eval"), "workbench.api_evals")
 )
 

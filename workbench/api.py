@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from workbench.ablation.suites import Suite
     from workbench.devices.recorded import Ladders
+    from workbench.notebook.panel import Panel
+    from workbench.notebook.timeline import Timeline
 
 LADDER_COLUMNS = (
     "rung", "decode_tok_s", "speedup", "bytes_per_token", "reads_per_token", "stall_ms_per_token",
@@ -32,6 +35,17 @@ LADDER_COLUMNS = (
 def _badges(labels: list[str]) -> str:
     style = "border:1px solid #888;border-radius:4px;padding:0 .4em;margin-left:.4em;font-size:85%"
     return "".join(f'<span style="{style}">{label}</span>' for label in labels)
+
+
+def _drawable(figure: Figure) -> Figure:
+    """Let a notebook draw a figure that was made without pyplot, which would have arranged that."""
+    if "IPython" in sys.modules:
+        from IPython import get_ipython
+        from IPython.core.pylabtools import select_figure_formats
+
+        if shell := get_ipython():
+            select_figure_formats(shell, {"png"})
+    return figure
 
 
 @dataclass(frozen=True)
@@ -81,7 +95,13 @@ class Run:
         """Compute, waits and reads of one decoded token (telemetry io)."""
         from workbench.timeline import draw
 
-        return draw(self.recording, token)
+        return _drawable(draw(self.recording, token))
+
+    def explore(self, token: int = 0) -> Timeline:
+        """The same, to zoom and pan in a notebook; hovering shows details (telemetry io)."""
+        from workbench.notebook.timeline import Timeline
+
+        return Timeline.of(self.recording, token)
 
     def save_trace(self, path: Path | str) -> Path:
         """Write the whole run for Perfetto or chrome://tracing."""
@@ -127,7 +147,7 @@ class Ladder:
         """Speed, speed-up and memory per rung, beside the article's reported ladder."""
         from workbench.ablation.figure import draw
 
-        return draw(self.document)
+        return _drawable(draw(self.document))
 
     def explain(self) -> dict[str, str]:
         """Per rung: where the time goes and what can still pay."""
@@ -152,10 +172,11 @@ def run(model: str | Path, prompt: str, *, tokens: int = 64, ignore_eos: bool = 
     Raises
     ------
     WorkbenchError
-        As `Session` and the runner do. Interrupting the cell stops the run and raises `InterruptedRun`, which carries
-        the recording so far.
+        As `Session` and the runner do.
+    InterruptedRun
+        When the cell is interrupted: the runner has ended by then, and `interrupted()` gives what it recorded.
     """
-    from workbench.runner import run_native
+    from workbench.runner import InterruptedRun, run_native
 
     job = {
         "model": str(resolve_model(model)),
@@ -165,7 +186,26 @@ def run(model: str | Path, prompt: str, *, tokens: int = 64, ignore_eos: bool = 
         "n_predict": tokens,
         "ignore_eos": ignore_eos,
     }
-    return Run(run_native(job))
+    try:
+        return Run(run_native(job))
+    except InterruptedRun as stopped:
+        global _interrupted
+        _interrupted = Run(stopped.recording) if stopped.recording else None
+        raise InterruptedRun(stopped.recording, _what_is_kept(_interrupted)) from None
+
+
+_interrupted: Run | None = None
+
+
+def interrupted() -> Run | None:
+    """What the latest interrupted `run` had recorded; None if there was none, or nothing was recorded yet."""
+    return _interrupted
+
+
+def _what_is_kept(run: Run | None) -> str:
+    if run is None:
+        return "the run stopped before anything was recorded."
+    return f"{len(run.tokens)} decode calls were recorded; wb.interrupted() is that run."
 
 
 def ablate(
@@ -179,12 +219,18 @@ def ablate(
         A suite or its file; None: the whole ladder.
     **changes
         Fields of `Suite` to replace, such as `repeats=3`, `tokens=32`, `flash="phone"`.
+
+    Raises
+    ------
+    InterruptedRun
+        When the cell is interrupted. Finished runs are kept in `out`: the same call resumes there.
     """
     from tqdm.auto import tqdm
 
     from workbench.ablation.figure import save
     from workbench.ablation.ladder import run_ladder
     from workbench.ablation.suites import Suite, load_suite
+    from workbench.runner import InterruptedRun
 
     chosen = load_suite(suite) if isinstance(suite, (str, Path)) else suite or Suite()
     if changes.get("flash") == "phone":
@@ -198,9 +244,33 @@ def ablate(
             bar.reset(total=total)
             return lambda _label: bar.update()
 
-        made = run_ladder(path, chosen, folder, progress=start)
+        try:
+            made = run_ladder(path, chosen, folder, progress=start)
+        except InterruptedRun as stopped:
+            kept = f"finished runs are kept in {folder}; run the cell again to go on from there."
+            raise InterruptedRun(stopped.recording, kept) from None
     save(made.document, folder)
     return Ladder(made.document, folder)
+
+
+def panel(model: str | Path | None = None, **toggles: Any) -> Panel:
+    """Choose a model and toggles, run, and watch; two configurations side by side on one prompt.
+
+    Parameters
+    ----------
+    model
+        A GGUF, or `owner/repo:file.gguf` on the hub. None: the embedded model under an emulated phone flash.
+    **toggles
+        Fields of `RunConfig`, for both sides to start from.
+
+    Raises
+    ------
+    ToggleError
+        If the toggles are unknown or impossible.
+    """
+    from workbench.notebook.panel import Panel
+
+    return Panel(model, **toggles)
 
 
 def load_runs(folder: Path | str) -> Ladder | Ladders | list[Run]:

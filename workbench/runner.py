@@ -42,17 +42,28 @@ class NativeRunError(RunError):
 
 
 class InterruptedRun(KeyboardInterrupt):
-    """Ctrl-C during a run; `recording` is what was recorded up to that point (None: nothing yet)."""
+    """Ctrl-C during a run, or a notebook's interrupted cell.
 
-    def __init__(self, recording: Recording | None) -> None:
-        super().__init__()
+    Attributes
+    ----------
+    recording : Recording or None
+        What was recorded up to that point (None: nothing yet).
+    """
+
+    def __init__(self, recording: Recording | None, message: str = "") -> None:
+        super().__init__(*([message] if message else []))
         self.recording = recording
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: a sentence, not a traceback."""
+        return [f"Interrupted: {self}"] if str(self) else ["Interrupted."]
 
 
 def run_native(
     job: dict[str, Any],
     *,
     on_record: Callable[[dict[str, Any]], None] | None = None,
+    on_start: Callable[[subprocess.Popen[str]], None] | None = None,
     timeout: float | None = None,
     launcher: Sequence[str] = (),
 ) -> Recording:
@@ -65,6 +76,8 @@ def run_native(
     on_record : callable, optional
         Called with every record as it arrives. Without it the runner writes to a file and this process sleeps, so
         that nothing competes with the compute threads: leave it out when timing.
+    on_start : callable, optional
+        Called with the runner's process, so that another thread can `stop` it.
     timeout : float, optional
         Seconds after which the run is ended with a `RunError`.
     launcher : sequence of str
@@ -101,6 +114,8 @@ def run_native(
             )
         timed_out = False
         try:
+            if on_start is not None:
+                on_start(process)
             if on_record is not None:
                 timed_out = _stream(process, path, on_record, timeout)
             else:
@@ -269,7 +284,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _blocks(file: IO[bytes], size: int, name: str) -> Iterator[bytes]:
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     with tqdm(total=size, unit="B", unit_scale=True, desc=f"hashing {name}", disable=size < _BIG_BYTES) as bar:
         while block := file.read(1 << 22):

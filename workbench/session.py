@@ -104,6 +104,8 @@ class Session:
         self._lib.les_take_lines(self._handle)
         self.end: dict[str, Any] | None = None
         self.bytes_read = 0
+        self._generations = 0  # begun; the latest may be under way
+        self._generating = False
 
     def __enter__(self) -> Session:
         return self
@@ -112,8 +114,9 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Free the model; safe to call twice."""
+        """Free the model; safe to call twice. A generation under way ends, with its end record in `end`."""
         if self._handle:
+            self._finish(self._generations)
             self._lib.les_close(self._handle)
             self._handle = None
 
@@ -222,25 +225,36 @@ class Session:
         A record is the telemetry record of the call; `text` is that of the token it chose (whole characters only).
         At levels `layer` and `io` it carries `layers` and `ios`.
         The last token is chosen but not fed. After the last record `self.end` holds the
-        end record. Leaving the loop early, or interrupting it, ends the run cleanly.
+        end record. Leaving the loop early, interrupting it, or beginning another generation ends the run cleanly.
         """
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         if not tokens:
             raise ToggleError("the prompt is empty: nothing to predict from")
         forced = _ints(force_tokens) if force_tokens else None
         count = len(force_tokens) if force_tokens else n_predict
+        self._finish(self._generations)
         self.end = None
         if self._lib.les_begin(self._open, _ints(tokens), len(tokens), count, forced, int(ignore_eos)) != 0:
             raise self._error()
+        self._generations += 1
+        self._generating = True
+        mine = self._generations
         try:
             while (status := self._lib.les_next(self._open)) == 1:
                 yield self._take_record()
+                if mine != self._generations:
+                    raise RunError("another generation was begun on this session, which ended this one")
             if status < 0:
                 raise self._error()
         finally:
-            if self._handle:
-                self.end = json.loads(self._lib.les_finish(self._handle))
-                self._lib.les_take_lines(self._handle)
+            self._finish(mine)
+
+    def _finish(self, generation: int) -> None:
+        """End a generation, unless it has ended: a notebook keeps an interrupted cell's generator for a while."""
+        if self._handle and self._generating and generation == self._generations:
+            self._generating = False
+            self.end = json.loads(self._lib.les_finish(self._handle))
+            self._lib.les_take_lines(self._handle)
 
     def _error(self) -> WorkbenchError:
         return native_error(self._lib.les_error(self._open).decode(errors="replace"))

@@ -67,6 +67,8 @@ LAYER_COLUMNS = {
     "stall_ns": _INT,
     "compute_ns": _INT,
     "waves": _INT,
+    "wave_spans": _ANY,
+    "wait_spans": _ANY,
 }
 IO_COLUMNS = {
     "i": _INT,
@@ -237,6 +239,7 @@ def _frame(records: list[Mapping[str, Any]], columns: Mapping[str, Any]) -> pd.D
 
 def _typed(frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
     lists = {name for name, dtype in columns.items() if dtype == _ANY}
+    frame = frame.assign(**{name: None for name in columns if name not in frame})  # an older file's
     frame = frame.astype({name: dtype for name, dtype in columns.items() if name not in lists})
     for name in lists:
         frame[name] = pd.Series(
@@ -352,6 +355,9 @@ def chrome_trace(recording: Recording) -> dict[str, Any]:
         args = {"routed": row["routed"], "predicted": row["predicted"]}
         args |= {k: int(row[k]) for k in ("stall_ns", "compute_ns", "waves") if not pd.isna(row[k])}
         events.append(_slice(f"layer {row['layer']}", "layer", 0, row["t0_ns"], row["t1_ns"], origin_ns, args))
+        for kind in ("wave", "wait"):
+            for t0, t1, experts in spans_of(row[f"{kind}_spans"]):
+                events.append(_slice(kind, kind, 0, t0, t1, origin_ns, {"experts": experts} if experts else {}))
     if recording.io is not None:
         events += [_track_name(1 + int(lane), f"lane {lane}") for lane in sorted(recording.io["lane"].unique())]
         for row in recording.io.to_dict("records"):
@@ -359,6 +365,11 @@ def chrome_trace(recording: Recording) -> dict[str, Any]:
             name, tid = f"layer {row['layer']} experts {row['experts']}", 1 + int(row["lane"])
             events.append(_slice(name, row["source"], tid, row["start_ns"], row["end_ns"], origin_ns, args))
     return {"traceEvents": events, "displayTimeUnit": "ms", "metadata": {"flash": recording.header.get("flash")}}
+
+
+def spans_of(cell: Any) -> list[tuple[int, int, int]]:
+    """A layer's `wave_spans` or `wait_spans` as (t0_ns, t1_ns, experts); empty below telemetry io."""
+    return [(int(t0), int(t1), int(n)) for t0, t1, n in cell] if isinstance(cell, (list, np.ndarray)) else []
 
 
 def _track_name(tid: int, name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from workbench.errors import WorkbenchError
-from workbench.telemetry import Recording
+from workbench.telemetry import Recording, spans_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ def spans(tokens: pd.DataFrame, layers: pd.DataFrame, io: pd.DataFrame, token: i
     -------
     DataFrame
         `track` (`compute` or `lane N`), `kind` (a key of `LOOK`), `start_ms` and `width_ms` from the call's start,
-        `layer`, `bytes` (reads only). Waits are drawn at their layer's start: only their sum was recorded.
+        `layer`, `bytes` (reads only). Recordings without the places of waits have them at their layer's start.
 
     Raises
     ------
@@ -57,7 +57,8 @@ def spans(tokens: pd.DataFrame, layers: pd.DataFrame, io: pd.DataFrame, token: i
     rows = [span(COMPUTE, "dense", t0, t1)]
     for row in layers[(layers["phase"] == "decode") & (layers["i"] == token)].to_dict("records"):
         rows.append(span(COMPUTE, "experts", row["t0_ns"], row["t1_ns"], layer=row["layer"]))
-        rows.append(span(COMPUTE, "wait", row["t0_ns"], row["t0_ns"] + row["stall_ns"], layer=row["layer"]))
+        waits = spans_of(row.get("wait_spans")) or [(row["t0_ns"], row["t0_ns"] + row["stall_ns"], 0)]
+        rows += [span(COMPUTE, "wait", begin, end, layer=row["layer"]) for begin, end, _ in waits]
     for row in io[(io["start_ns"] < t1) & (io["end_ns"] > t0)].sort_values(["lane", "start_ns"]).to_dict("records"):
         more = {"layer": row["layer"], "bytes": row["bytes"]}
         rows.append(span(f"lane {row['lane']}", row["source"], row["start_ns"], row["end_ns"], **more))
@@ -93,6 +94,84 @@ def legend() -> list[Patch]:
     ]
 
 
+def token_call(recording: Recording, token: int) -> tuple[int, int]:
+    """Start and end of decode call `token`, ns.
+
+    Raises
+    ------
+    WorkbenchError
+        If the run was recorded below telemetry level io, or has no such token.
+    """
+    if recording.io is None or recording.layers is None:
+        raise WorkbenchError("the timeline needs telemetry='io' and experts='flash'")
+    call = recording.decode[recording.decode["i"] == token]
+    if call.empty:
+        raise WorkbenchError(f"token {token}: the run has {len(recording.decode)} decode calls")
+    return int(call["t0_ns"].iloc[0]), int(call["t1_ns"].iloc[0])
+
+
+def token_spans(recording: Recording, token: int = 0) -> dict[str, Any]:
+    """What happened in decode call `token`, for drawing.
+
+    Returns
+    -------
+    dict
+        `title`; `duration_us`; `tracks` (names); `spans`, each with `track` (index), `kind` (dense, layer, wave, wait,
+        demand, prefetch), `t0` and `t1` in µs from the call's start, `name` and `details` (pairs of name and value).
+
+    Raises
+    ------
+    WorkbenchError
+        As `token_call`.
+    """
+    t0, t1 = token_call(recording, token)
+    assert recording.io is not None
+    assert recording.layers is not None
+    reads = recording.io[(recording.io["start_ns"] < t1) & (recording.io["end_ns"] > t0)]
+    layers = recording.layers[(recording.layers["phase"] == "decode") & (recording.layers["i"] == token)]
+    lanes = sorted(int(lane) for lane in reads["lane"].unique())
+    spans: list[dict[str, Any]] = []
+
+    def add(track: int, kind: str, start_ns: int, end_ns: int, name: str, **details: Any) -> None:
+        begin, end = (int(start_ns) - t0) / 1e3, (int(end_ns) - t0) / 1e3
+        shown = [["took", f"{end - begin:,.0f} µs"], *([k.replace("_", " "), str(v)] for k, v in details.items())]
+        spans.append({"track": track, "kind": kind, "t0": begin, "t1": end, "name": name, "details": shown})
+
+    left = t0
+    for row in layers.to_dict("records"):
+        number = f"layer {row['layer']}"
+        predicted = "nothing" if row["predicted"] is None else list(row["predicted"])
+        routed = [list(experts) for experts in row["routed"]]
+        add(0, "dense", left, row["t0_ns"], f"{number}: attention and router", then="the router has chosen")
+        add(0, "layer", row["t0_ns"], row["t1_ns"], number, routed=_ids(routed), predicted=_ids(predicted),
+            cached=row["hits"], waves=row["waves"], stall=f"{row['stall_ns'] / 1e3:,.0f} µs")  # fmt: skip
+        for n, (begin, end, experts) in enumerate(spans_of(row["wave_spans"]), start=1):
+            add(1, "wave", begin, end, f"{number}, wave {n}", experts=experts)
+        waits = spans_of(row["wait_spans"])
+        for begin, end, _ in waits:
+            add(2, "wait", begin, end, f"{number}: waiting for reads")
+        if row["stall_ns"] and not waits:
+            add(2, "wait", row["t0_ns"], row["t0_ns"] + row["stall_ns"], f"{number}: waited", when="not recorded")
+        left = row["t1_ns"]
+    add(0, "dense", left, t1, "output layer")
+    for row in reads.to_dict("records"):
+        queued = f"{(row['start_ns'] - row['queue_ns']) / 1e3:,.0f} µs"
+        add(3 + lanes.index(int(row["lane"])), row["source"], row["start_ns"], row["end_ns"],
+            f"layer {row['layer']}, {row['source']} read", experts=_ids(row["experts"]),
+            size=f"{row['bytes'] / 1e3:,.0f} kB", queued=queued)  # fmt: skip
+    kind = recording.header["flash"]["kind"]
+    return {
+        "title": f"Token {token} · {kind} flash · {recording.header['model']['file']}",
+        "duration_us": (t1 - t0) / 1e3,
+        "tracks": ["layers", "waves", "waits", *(f"lane {lane}" for lane in lanes)],
+        "spans": spans,
+    }
+
+
+def _ids(value: Any) -> str:
+    return str(value).replace("[", "").replace("]", "")
+
+
 def draw(recording: Recording, token: int = 0) -> Figure:
     """Draw decode call `token`.
 
@@ -105,8 +184,9 @@ def draw(recording: Recording, token: int = 0) -> Figure:
 
     from workbench.figures.sheet import style
 
-    if recording.io is None or recording.layers is None:
-        raise WorkbenchError("the timeline needs telemetry='io'")
+    token_call(recording, token)
+    assert recording.io is not None
+    assert recording.layers is not None
     frame = spans(recording.tokens, recording.layers, recording.io, token)
     with style():
         figure = Figure(figsize=(9.0, 1.5 + 0.28 * (frame["track"].nunique() - 1)), dpi=140, layout="constrained")
@@ -115,6 +195,6 @@ def draw(recording: Recording, token: int = 0) -> Figure:
         ax.set_xlim(0, frame["width_ms"].iloc[0])
         ax.set_xlabel("ms")
         kind = recording.header["flash"]["kind"]
-        ax.set_title(f"Token {token}, {kind} flash (numbers: layers; waits are drawn at a layer's start)")
+        ax.set_title(f"Token {token}, {kind} flash (numbers: layers)")
         figure.legend(handles=legend(), ncols=5, loc="outside lower right")
     return figure

@@ -38,8 +38,7 @@ def data(runs: Runs) -> FigureData:
     frame = pd.concat(frames, ignore_index=True).assign(how=MEASURED)
     caption = (
         f"One decoded token of each rung (the one of median length of a run), all on the same time axis; numbers: "
-        f"layers. Waits are drawn at their layer's start: only their sum per layer is recorded. Recording every read "
-        f"costs time itself. {flash_text(run.rows)} {drawn_from([run.name])}"
+        f"layers. Recording every read costs time itself. {flash_text(run.rows)} {drawn_from([run.name])}"
     )
     return FigureData(frame, f"Scheduling of one token: {run.document['model']['name']}", caption, run.labels)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from workbench.config import RunConfig
 from workbench.errors import ModelFileError, WorkbenchError

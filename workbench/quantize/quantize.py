@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from workbench.errors import ModelFileError, WorkbenchError
 from workbench.quantize.imatrix import Imatrix

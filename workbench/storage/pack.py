@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from workbench.errors import ModelFileError
 from workbench.storage.atomic import atomic_file, check_target, one_sentence

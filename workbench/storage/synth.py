@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from workbench.errors import ToggleError
 from workbench.storage.atomic import atomic_file, check_target, one_sentence

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from workbench.errors import ModelFileError
 from workbench.storage.atomic import atomic_file, check_free_disk, check_target, leftover_bytes, one_sentence

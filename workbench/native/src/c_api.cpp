@@ -152,8 +152,8 @@ int les_run_job(const char * job_json, les_take take, void * context, char * err
     return rc;
 }
 
-void les_stop_job(void) {
-    les::stop_job();
+int les_stop_job(void) {
+    return les::stop_job() ? 1 : 0;
 }
 
 void * les_model(les_session * s) {

@@ -199,7 +199,7 @@ void Engine::classify(int layer, std::vector<Need> & needs, LayerRecord & record
     }
 }
 
-bool Engine::wait_for_wave(const std::vector<Need> & needs) {
+bool Engine::wait_for_wave(const std::vector<Need> & needs, LayerRecord & record) {
     std::vector<int> slots;
     const int64_t    now   = mono_ns();
     bool             ready = false, all = true;
@@ -223,7 +223,11 @@ bool Engine::wait_for_wave(const std::vector<Need> & needs) {
     } else {
         flash_->wait_all(slots);
     }
-    stats_.stall_ns += mono_ns() - t0;
+    const int64_t t1 = mono_ns();
+    stats_.stall_ns += t1 - t0;
+    if (options_.log_io) {
+        record.wait_spans.push_back({ t0, t1 });
+    }
     return true;
 }
 
@@ -254,7 +258,7 @@ ggml_status Engine::compute(RowProgram & program, const std::vector<Row> & rows,
 ggml_status Engine::run_waves(RowProgram & program, const std::vector<Row> & rows, std::vector<Need> & needs,
                               ggml_backend_t cpu, LayerRecord & record) {
     for (size_t left = needs.size(); left > 0;) {
-        if (!wait_for_wave(needs)) {
+        if (!wait_for_wave(needs, record)) {
             return fail("no slot for an expert of blk." + std::to_string(map_.layers[program.layer()].block) +
                         ": the working set is too small");
         }
@@ -276,8 +280,12 @@ ggml_status Engine::run_waves(RowProgram & program, const std::vector<Row> & row
         if (status != GGML_STATUS_SUCCESS) {
             return status;
         }
-        record.expert_ns += mono_ns() - now;
+        const int64_t done = mono_ns();
+        record.expert_ns += done - now;
         record.waves++;
+        if (options_.log_io) {
+            record.wave_spans.push_back({ now, done, int(wave.size()) });
+        }
         for (Need * need : wave) {
             need->done = true;
             cache_->io(need->slot).wanted.store(false);

@@ -37,6 +37,11 @@ struct StepStats {
     FlashTotals flash;
 };
 
+struct Span {
+    int64_t t0_ns = 0, t1_ns = 0;
+    int     experts = 0;  // computed in it; 0 for a wait
+};
+
 struct LayerRecord {
     int                  block = 0;
     int64_t              t0_ns = 0, t1_ns = 0, stall_ns = 0, expert_ns = 0;
@@ -44,6 +49,7 @@ struct LayerRecord {
     std::vector<int32_t> routed;  // n_used ids per token
     std::vector<int32_t> predicted;
     bool                 has_prediction = false;
+    std::vector<Span>    wave_spans, wait_spans;  // at telemetry level io
 };
 
 class Engine {
@@ -91,7 +97,7 @@ class Engine {
     void        submit(std::vector<ReadPart> parts, bool demand);
     ggml_status run_waves(RowProgram & program, const std::vector<Row> & rows, std::vector<Need> & needs,
                           ggml_backend_t cpu, LayerRecord & record);
-    bool        wait_for_wave(const std::vector<Need> & needs);
+    bool        wait_for_wave(const std::vector<Need> & needs, LayerRecord & record);
     ggml_status compute(RowProgram & program, const std::vector<Row> & rows, std::vector<Need *> & wave,
                         ggml_backend_t cpu);
     ggml_status fail(const std::string & why);

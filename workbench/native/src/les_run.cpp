@@ -14,7 +14,9 @@
 namespace {
 
 void on_signal(int) {
-    les_stop_job();
+    if (!les_stop_job()) {
+        _exit(130);  // still loading: nothing has been recorded that could be kept
+    }
 }
 
 int refuse(const std::string & tag, const std::string & what) {

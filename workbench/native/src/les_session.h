@@ -42,8 +42,9 @@ const char * les_error(les_session * s);
    without one to `take`, some lines at a time, as they are made. 0; 1: the run failed; 2: the job was refused. Then
    `error` holds "tag: text". One at a time. */
 typedef void (*les_take)(const char * lines, void * context);
-int  les_run_job(const char * job_json, les_take take, void * context, char * error, size_t error_size);
-void les_stop_job(void); /* from any thread or signal: the running job ends after this decode call */
+int les_run_job(const char * job_json, les_take take, void * context, char * error, size_t error_size);
+/* From any thread or signal: the running job ends after this decode call. 0: none has begun yet. */
+int  les_stop_job(void);
 
 void * les_model(les_session * s);   /* llama_model * */
 void * les_context(les_session * s); /* llama_context * */

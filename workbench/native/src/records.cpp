@@ -162,6 +162,16 @@ void Session::record_step(const char * phase, int64_t index, int n_tokens, int32
     write(r.done());
 }
 
+// [[t0_ns, t1_ns, experts], …]
+static std::string spans(const std::vector<Span> & list) {
+    std::string out = "[";
+    for (const Span & s : list) {
+        out += (out.size() > 1 ? ",[" : "[") + std::to_string(s.t0_ns) + "," + std::to_string(s.t1_ns) + "," +
+               std::to_string(s.experts) + "]";
+    }
+    return out + "]";
+}
+
 void Session::record_details(const char * phase, int64_t index) {
     if (!engine_) {
         return;
@@ -177,6 +187,9 @@ void Session::record_details(const char * phase, int64_t index) {
         r.rows("routed", l.routed, size_t(l.n_used));
         l.has_prediction ? r.ids("predicted", l.predicted.data(), l.predicted.size()) : r.null("predicted");
         r.num("hits", l.hits).num("stall_ns", l.stall_ns).num("compute_ns", l.expert_ns).num("waves", l.waves);
+        if (config_.telemetry == 3) {
+            r.raw("wave_spans", spans(l.wave_spans)).raw("wait_spans", spans(l.wait_spans));
+        }
         write(r.done());
     }
     for (const ReadRequest & q : engine_->take_io()) {

@@ -9,10 +9,14 @@ namespace les {
 namespace {
 
 std::atomic<Session *> g_session{ nullptr };
+std::atomic<bool>      g_begun{ false };
 
 // The session that stop_job reaches, for as long as it lives.
 struct Running {
-    explicit Running(Session & s) { g_session.store(&s); }
+    explicit Running(Session & s) {
+        g_session.store(&s);
+        g_begun.store(true);
+    }
 
     ~Running() { g_session.store(nullptr); }
 };
@@ -80,10 +84,11 @@ Error run_job(const Job & job, const std::function<void(const std::string &)> & 
     return failed;
 }
 
-void stop_job() {
+bool stop_job() {
     if (Session * session = g_session.load()) {
         session->interrupt();
     }
+    return g_begun.load();
 }
 
 }  // namespace les

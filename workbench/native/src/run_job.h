@@ -10,6 +10,6 @@ namespace les {
 // Records go to the job's telemetry file, or without one to `take`. Throws Error when the job is refused; returns an
 // Error with an empty tag, or why the run failed.
 Error run_job(const Job & job, const std::function<void(const std::string &)> & take);
-void  stop_job();  // from any thread or signal
+bool  stop_job();  // from any thread or signal; false: no job has begun, so nothing is recorded
 
 }  // namespace les

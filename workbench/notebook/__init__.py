@@ -1,0 +1,1 @@
+"""What a notebook shows and touches: the live panel and the timeline, as widgets."""
