@@ -68,7 +68,7 @@ def test_repetition_is_drafted_without_a_model(demo_file: Path, kind: str) -> No
 def test_fifty_prompts_with_f16_weights_are_decoded_alike(
     tiny_file: Callable[..., Path], tmp_path: Path, kind: str, batch_invariant: bool
 ) -> None:
-    """50 prompts x 128 tokens, flash attention off: identical; with stock products a random model's last-bit ties part."""
+    """50 x 128 tokens, flash attention off: identical; with stock products a random model's last-bit ties part."""
     model = tiny_file("qwen3moe", dtype="f16", n_layer=2, n_expert=8)
     drafter = random_drafter(tmp_path / "drafter.gguf", target_layers=(0, 1), n_layer=1)
     options = {"speculation": kind, "draft_model": str(drafter if kind == "dspark" else model), "draft_max": 4}

@@ -1,10 +1,10 @@
 """Rungs that draft: where their drafter comes from, and whether they still generate the same tokens.
 
 A verified batch is wider than one token. With `batch_invariant` its products are those of single tokens, and the rung
-is compared bit by bit with plain greedy decoding of the same file; without, it runs other kernels and is compared token
-by token. Where the two part, a control decodes the plain tokens once more, without any drafter, in batches of every width
-a draft can have: if that alone moves the two logits as far as they are apart, it was a near-tie that batched numerics
-decide; if not, an error.
+is compared bit by bit with plain greedy decoding of the same file; without, it runs other kernels and is compared
+token by token. Where the two part, a control decodes the plain tokens once more, without any drafter, in batches of
+every width a draft can have: if that alone moves the two logits as far as they are apart, it was a near-tie that
+batched numerics decide; if not, an error.
 """
 
 from __future__ import annotations

@@ -270,3 +270,16 @@ def pull_command(names: tuple[str, ...], spec: str, ssh_config: Path | None, bun
         target.close()
     if not remotes:
         click.echo("no recordings are there; for an iOS app give their names", err=True)
+
+
+@command.command("build")
+@click.argument("platform", required=False)
+def build_command(platform: str | None) -> None:
+    """Build the runner for another PLATFORM from a clone; without one, list them and how far each is verified."""
+    from workbench.devices.build import PLATFORMS, build
+
+    if platform is None:
+        for known in PLATFORMS.values():
+            click.echo(f"{known.name}: {known.how}; needs {known.needs}; verified: {known.verified}")
+        return
+    click.echo(build(platform))

@@ -9,17 +9,10 @@ import anywidget
 import traitlets
 
 from workbench.telemetry import Recording
-from workbench.timeline import DEMAND, DENSE, EXPERTS, PREFETCH, WAIT, token_spans
+from workbench.timeline import LOOK, token_spans
 
 HERE = Path(__file__).parent
-COLOURS = {
-    "dense": DENSE,
-    "layer": "#56B4E9",
-    "wave": EXPERTS,
-    "wait": WAIT,
-    "demand": DEMAND,
-    "prefetch": PREFETCH,
-}
+COLOURS = {kind: colour for kind, (colour, _) in LOOK.items()} | {"layer": "#56B4E9", "wave": LOOK["experts"][0]}
 LEGEND = {
     "dense": "attention, router",
     "layer": "experts of a layer",

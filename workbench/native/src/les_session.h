@@ -44,7 +44,7 @@ const char * les_error(les_session * s);
 typedef void (*les_take)(const char * lines, void * context);
 int les_run_job(const char * job_json, les_take take, void * context, char * error, size_t error_size);
 /* From any thread or signal: the running job ends after this decode call. 0: none has begun yet. */
-int  les_stop_job(void);
+int les_stop_job(void);
 
 void * les_model(les_session * s);   /* llama_model * */
 void * les_context(les_session * s); /* llama_context * */
