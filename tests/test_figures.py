@@ -227,34 +227,35 @@ class TestDrafting:
         assert "emulated flash" in texts(wb.figure("drafting", tmp_path))
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The suites that come with the project, small, on a synthetic model; layouts, drafts and samples beside."""
+    folder = tmp_path_factory.mktemp("runs")
+    model = synthesize(tmp_path_factory.mktemp("model") / "tiny.gguf", SHAPE, progress=False)
+    for name, rungs in (("demo-ladder", 5), ("demo-cache-window", 4), ("demo-timeline", 5), ("demo-recall", 4)):
+        suite = load_suite(SUITES / f"{name}.yaml")
+        flash = EMULATED if suite.flash else {}
+        suite = replace(suite, rungs=suite.rungs[:rungs], tokens=4, repeats=1, flash=flash, drafter="")
+        run_ladder(model, suite, folder / name)
+    (packed,) = (folder / "demo-timeline").glob("*.packed.gguf")
+    for file, kind in ((model, "native"), (packed, "packed")):
+        target = folder / "layout" / f"layout-{kind}.json"
+        result = CliRunner().invoke(cli, ["inspect", str(file), "--record", str(target)], catch_exceptions=False)
+        assert result.exit_code == 0
+        assert str(file.parent) not in target.read_text()
+    TestDrafting().record(folder / "draft")
+    samples().to_parquet(folder / "demo-ladder" / "samples.parquet")
+    document = json.loads((folder / "demo-ladder" / "results.json").read_text())
+    point = {"items": 50, "low": 0.4, "high": 0.6}
+    scores = [point | {"name": "as given", "score": 0.5, "file_bytes": 9 * 10**6},
+              point | {"name": "q4_k_m", "score": 0.45, "file_bytes": 5 * 10**6}]  # fmt: skip
+    edit(folder / "demo-ladder", **document, size_score=scores)
+    return folder
+
+
 @pytest.mark.native
 @pytest.mark.slow
 class TestFromRealRuns:
-    @pytest.fixture(scope="class")
-    def runs(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """The suites that come with the project, small, on a synthetic model; layouts, drafts and samples beside."""
-        folder = tmp_path_factory.mktemp("runs")
-        model = synthesize(tmp_path_factory.mktemp("model") / "tiny.gguf", SHAPE, progress=False)
-        for name, rungs in (("demo-ladder", 5), ("demo-cache-window", 4), ("demo-timeline", 5), ("demo-recall", 4)):
-            suite = load_suite(SUITES / f"{name}.yaml")
-            flash = EMULATED if suite.flash else {}
-            suite = replace(suite, rungs=suite.rungs[:rungs], tokens=4, repeats=1, flash=flash, drafter="")
-            run_ladder(model, suite, folder / name)
-        (packed,) = (folder / "demo-timeline").glob("*.packed.gguf")
-        for file, kind in ((model, "native"), (packed, "packed")):
-            target = folder / "layout" / f"layout-{kind}.json"
-            result = CliRunner().invoke(cli, ["inspect", str(file), "--record", str(target)], catch_exceptions=False)
-            assert result.exit_code == 0
-            assert str(file.parent) not in target.read_text()
-        TestDrafting().record(folder / "draft")
-        samples().to_parquet(folder / "demo-ladder" / "samples.parquet")
-        document = json.loads((folder / "demo-ladder" / "results.json").read_text())
-        point = {"items": 50, "low": 0.4, "high": 0.6}
-        scores = [point | {"name": "as given", "score": 0.5, "file_bytes": 9 * 10**6},
-                  point | {"name": "q4_k_m", "score": 0.45, "file_bytes": 5 * 10**6}]  # fmt: skip
-        edit(folder / "demo-ladder", **document, size_score=scores)
-        return folder
-
     def test_two_processes_write_the_same_bytes(self, runs: Path, tmp_path: Path) -> None:
         code = "import sys; from workbench.cli import main; sys.argv = ['workbench', 'figures', *sys.argv[1:]]; main()"
         for seed in ("1", "2"):

@@ -1,8 +1,8 @@
 """An emulated flash for this machine and model that keeps the ratios of the article's phone.
 
 The article's reported ladder (`figures/reported/article.yaml`) is explained by one device: about 5 GB/s at depth and
-130 µs per request, against 46 ms of compute and 604 MB of experts per token (Q4_K_M, 0.63 MB per matrix). What decides which
-optimization pays are two ratios of that device, so those are kept and the absolute figures are not:
+130 µs per request, against 46 ms of compute and 604 MB of experts per token (Q4_K_M, 0.63 MB per matrix). What
+decides which optimization pays are two ratios of that device, so those are kept and the absolute figures are not:
 
     transfer of a token's experts : compute = 2.6 : 1          latency : transfer of one matrix = 1 : 1
 

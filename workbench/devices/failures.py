@@ -32,7 +32,8 @@ _SAYINGS = (
            r"Could not resolve hostname|No route to host|Network is unreachable|device offline|"
            r"device '.*' not found|device not found|no devices|failed to (copy|read copy response|stat)|protocol fault|"
            r"closed by remote|lost connection|Device is not connected|Device ?Not ?Found|No device found|"
-           r"ConnectionFailed|Failed to connect to usbmuxd|was disconnected|connect-key|Not match target|unexpected EOF"),
+           r"ConnectionFailed|Failed to connect to usbmuxd|"
+           r"was disconnected|connect-key|Not match target|unexpected EOF"),
 )  # fmt: skip
 _ADVICE = {
     NO_TOOL: "install it, then `workbench device list`",

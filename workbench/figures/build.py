@@ -94,6 +94,8 @@ def save(draw: Any, given: FigureData, folder: Path, name: str, kinds: Sequence[
         FigureCanvasAgg(figure)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once: the same in every format
+        for axes in figure.axes:  # the solver's last digits depend on the order of sets
+            axes.set_position([round(x, 6) for x in axes.get_position().bounds])
         for kind, path in paths.items():
             canvases[kind](figure)
             figure.savefig(path, metadata=_UNDATED[kind])
