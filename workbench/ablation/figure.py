@@ -24,5 +24,5 @@ def draw(document: Mapping[str, Any]) -> Figure:
 def save(document: Mapping[str, Any], folder: Path, name: str = "ablation") -> dict[str, Path]:
     """Write PNG and PDF; equal documents give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    given = ablation.of_ladder(RecordedRun(folder, document))
+    given = ablation.of_ladder(RecordedRun(Path(document["suite"]), document))
     return figures.save(ablation.draw, given, folder, name, kinds=("png", "pdf"))

@@ -68,6 +68,9 @@ def recipes_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+_COLUMNS = ("rung", "tok_s", "tok_s_low", "tok_s_high", "speedup", "peak_mb", "experts", "recipe", "contended", "how")
+
+
 def measured_rows(run: RecordedRun) -> pd.DataFrame:
     """Columns `rung`, `tok_s` with bounds, `speedup`, `peak_bytes`, …, `how`: rungs with a measured speed."""
     rows = [
@@ -86,7 +89,7 @@ def measured_rows(run: RecordedRun) -> pd.DataFrame:
         for row in run.rows
         if row["decode_tok_s"] is not None
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=None if rows else list(_COLUMNS))
 
 
 def repeats_text(run: RecordedRun) -> str:

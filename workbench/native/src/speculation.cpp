@@ -106,7 +106,7 @@ DraftFacts read_draft(const std::string & path) {
 }
 
 Speculator::Speculator(const SpeculationOptions & options, llama_model * target, llama_context * context, int threads)
-    : target_(context), params_(std::make_unique<common_params_speculative>()) {
+    : params_(std::make_unique<common_params_speculative>()) {
     const bool needs_file = options.kind == "dspark" || options.kind == "draft-simple";
     if (needs_file != !options.draft_model.empty()) {
         throw Error{ "toggle", needs_file ? "speculation=" + options.kind + " needs draft_model"

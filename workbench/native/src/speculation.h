@@ -68,7 +68,6 @@ class Speculator {
     int                                        draft_max_ = 4;
     llama_model *                              model_     = nullptr;
     llama_context *                            context_   = nullptr;
-    llama_context *                            target_    = nullptr;
     std::unique_ptr<common_params_speculative> params_;
     common_speculative *                       speculative_ = nullptr;
     std::unique_ptr<DraftFeed>                 feed_;

@@ -22,6 +22,7 @@ if(LES_TARGET MATCHES "macos")
     set(CMAKE_SYSTEM_PROCESSOR arm64)
     set(CMAKE_OSX_SYSROOT "")  # the headers are zig's own
     set(CMAKE_INSTALL_NAME_TOOL true)  # CMake asks for one; nothing shared is made
+    set(format "--format=bsd")  # zig's linker loses its place in Darwin's archives
 else()
     set(CMAKE_SYSTEM_NAME Linux)
     # musl gives threads 128 KiB unless the program says otherwise
@@ -34,8 +35,8 @@ set(CMAKE_CXX_COMPILER ${LES_ZIG} c++)
 foreach(lang C CXX)
     set(CMAKE_${lang}_COMPILER_TARGET ${LES_TARGET})
     set(CMAKE_${lang}_FLAGS_INIT "-mcpu=${LES_CPU} -fno-sanitize=undefined")  # zig adds the sanitizer by itself
-    set(CMAKE_${lang}_ARCHIVE_CREATE "\"${LES_ZIG}\" ar qc <TARGET> <OBJECTS>")
-    set(CMAKE_${lang}_ARCHIVE_APPEND "\"${LES_ZIG}\" ar q <TARGET> <OBJECTS>")
+    set(CMAKE_${lang}_ARCHIVE_CREATE "\"${LES_ZIG}\" ar ${format} qc <TARGET> <OBJECTS>")
+    set(CMAKE_${lang}_ARCHIVE_APPEND "\"${LES_ZIG}\" ar ${format} q <TARGET> <OBJECTS>")
     set(CMAKE_${lang}_ARCHIVE_FINISH "\"${LES_ZIG}\" ranlib <TARGET>")
 endforeach()
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
