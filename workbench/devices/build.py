@@ -50,11 +50,11 @@ PLATFORMS = {
     p.name: p
     for p in (
         Platform("linux-x86_64", "one static program, AVX2 (ziglang, musl)", "none", "ziglang"),
-        Platform("linux-aarch64", "one static program, Armv8.2 + dot product (ziglang, musl)", "none", "ziglang"),
+        Platform("linux-aarch64", "one static program, Armv8.2 + dot product (ziglang, musl)", "emulated", "ziglang"),
         Platform(
             "macos-arm64",
             "macOS 13, Apple silicon, CPU only (ziglang, or Xcode on a Mac)",
-            "none",
+            "linked",
             "ziglang",
         ),
         Platform("android-arm64", "Android 9, Armv8.2 + dot product (the NDK in ANDROID_NDK)", "none", "ndk"),
