@@ -45,9 +45,9 @@ __all__ = [
     "run",
 ]
 
-_API = ("Ladder", "Run", "ablate", "figure", "interrupted", "load_runs", "panel", "paper_figures", "run")
+_API = ("Ladder", "Run", "ablate", "figure", "interrupted", "paper_figures", "run")
 _LAZY = (
-    {"Session": "workbench.session"}
+    {"Session": "workbench.session", "load_runs": "workbench.devices.recorded", "panel": "workbench.notebook.panel"}
     | dict.fromkeys(_API, "workbench.api")
     | dict.fromkeys(("Comparison", "Scores", "compare", "eval"), "workbench.api_evals")
 )

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from workbench.ablation.suites import Suite
-    from workbench.devices.recorded import Ladders
-    from workbench.notebook.panel import Panel
     from workbench.notebook.timeline import Timeline
 
 LADDER_COLUMNS = (
@@ -253,44 +251,21 @@ def ablate(
     return Ladder(made.document, folder)
 
 
-def panel(model: str | Path | None = None, **toggles: Any) -> Panel:
-    """Choose a model and toggles, run, and watch; two configurations side by side on one prompt.
-
-    Parameters
-    ----------
-    model
-        A GGUF, or `owner/repo:file.gguf` on the hub. None: the embedded model under an emulated phone flash.
-    **toggles
-        Fields of `RunConfig`, for both sides to start from.
-
-    Raises
-    ------
-    ToggleError
-        If the toggles are unknown or impossible.
-    """
-    from workbench.notebook.panel import Panel
-
-    return Panel(model, **toggles)
-
-
-def load_runs(folder: Path | str) -> Ladder | Ladders | list[Run]:
-    """Read a run folder: a finished ladder, several of them side by side, or the recordings (`*.jsonl`) in it.
-
-    A parent of run folders, such as `device_runs/recorded`, gives `Ladders`: one table over devices and rungs.
+def load_run(folder: Path | str) -> Ladder | list[Run]:
+    """Read one run folder: a finished ladder, or the recordings (`*.jsonl`) in it.
 
     Raises
     ------
     WorkbenchError
-        If the folder holds none of these.
+        If the folder holds neither.
     """
     folder = Path(folder)
     results = folder / "results.json"
     if results.is_file():
-        return Ladder(json.loads(results.read_text(encoding="utf-8")), folder)
-    if any(folder.glob("*/results.json")):
-        from workbench.devices.recorded import load_ladders
-
-        return load_ladders(folder)
+        document = json.loads(results.read_text(encoding="utf-8"))
+        if document.get("kind") != "ablation":
+            raise WorkbenchError(f"{results}: holds a {document.get('kind')}, not a ladder")
+        return Ladder(document, folder)
     recordings = sorted(folder.glob("**/*.jsonl"))
     if not recordings:
         raise WorkbenchError(f"{folder}: neither results.json nor recordings (*.jsonl) are there")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from workbench.api import Ladder, Run, load_run
 from workbench.errors import WorkbenchError
-
-if TYPE_CHECKING:
-    from workbench.api import Ladder
 
 POWER = ("watts", "watts_above_idle", "celsius_rise", "tokens_per_joule")
 
@@ -78,17 +77,25 @@ def _table(name: str, ladder: Ladder) -> pd.DataFrame:
     return rows
 
 
-def load_ladders(folder: Path) -> Ladders:
-    """Every recording below a folder.
+def load_runs(folder: Path | str) -> Ladder | Ladders | list[Run]:
+    """Read a run folder: a finished ladder, several of them side by side, or the recordings (`*.jsonl`) in it.
+
+    A parent of run folders, such as `device_runs/recorded`, gives `Ladders`: one table over devices and rungs. What
+    is no ladder there (comparisons, benchmarks) is left out.
 
     Raises
     ------
     WorkbenchError
-        When there is none.
+        If the folder holds none of these.
     """
-    from workbench.api import load_runs
-
-    found = {path.parent.name: load_runs(path.parent) for path in sorted(folder.glob("*/results.json"))}
+    folder = Path(folder)
+    if (folder / "results.json").is_file() or not any(folder.glob("*/results.json")):
+        return load_run(folder)
+    found = {}
+    for path in sorted(folder.glob("*/results.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("kind") == "ablation":
+            found[path.parent.name] = Ladder(document, path.parent)
     if not found:
-        raise WorkbenchError(f"{folder}: no recordings (*/results.json) are there")
-    return Ladders(found)  # type: ignore[arg-type]
+        raise WorkbenchError(f"{folder}: no recorded ladders (*/results.json) are there")
+    return Ladders(found)

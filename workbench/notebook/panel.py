@@ -228,3 +228,21 @@ class Panel(w.VBox):
     def _show_verdict(self) -> None:
         verdict = judge(self.sides["A"].attempt, self.sides["B"].attempt)
         self.verdict.value = f"<div class='les-verdict les-{verdict.kind}'>{html.escape(verdict.text)}</div>"
+
+
+def panel(model: str | Path | None = None, **toggles: Any) -> Panel:
+    """Choose a model and toggles, run, and watch; two configurations side by side on one prompt.
+
+    Parameters
+    ----------
+    model
+        A GGUF, or `owner/repo:file.gguf` on the hub. None: the embedded model under an emulated phone flash.
+    **toggles
+        Fields of `RunConfig`, for both sides to start from.
+
+    Raises
+    ------
+    ToggleError
+        If the toggles are unknown or impossible.
+    """
+    return Panel(model, **toggles)
