@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 namespace les {
 
@@ -116,6 +117,9 @@ int DraftWidth::ask(int most) {
 int DraftWidth::keep(const std::vector<float> & confidence, int drafted) const {
     const double belief = accepted_sum_ / confidence_sum_;
     const bool   gains  = tried_ && gain_ns_ > 0;
+    // Before it has gained, one draft may put half of the balance at stake, the shortest one all of it.
+    const double half   = std::max(0.5 * balance_ns_, expected_ns(2) - step_ns_);
+    const double stake  = gains ? std::numeric_limits<double>::infinity() : std::min(balance_ns_, half);
     int          best   = 0;
     double       value = 1 / step_ns_, reach = 1, tokens = 1;
     for (int i = 0; i < std::min(drafted, most_); i++) {
@@ -123,7 +127,7 @@ int DraftWidth::keep(const std::vector<float> & confidence, int drafted) const {
             size_t(i) < confidence.size() ? std::clamp(belief * double(confidence[size_t(i)]), 0.0, 0.995) : accept_;
         tokens += reach;
         const double cost = expected_ns(i + 2);
-        if (tokens / cost > value && (gains || cost - step_ns_ <= balance_ns_)) {
+        if (tokens / cost > value && cost - step_ns_ <= stake) {
             best  = i + 1;
             value = tokens / cost;
         }
