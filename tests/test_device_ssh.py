@@ -129,31 +129,34 @@ def test_exit_statuses_and_facts(target: SshTarget) -> None:
     assert "board" in facts.secrets
 
 
-def test_a_push_goes_on_where_it_was_cut(target: SshTarget, board: Board, tmp_path: Path) -> None:
+def test_a_cut_push_is_lost_and_then_made_whole(target: SshTarget, board: Board, tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(os.urandom(3_000_000))
     board.cut_after = board.received + 1_500_000
     with pytest.raises(DeviceError) as error:
         target.push(model, MODEL_SHA)
     assert error.value.kind == LOST
-    sent = target.push(model, MODEL_SHA)
-    assert 0 < sent < model.stat().st_size
+    assert target.push(model, MODEL_SHA) > 0
     assert target.push(model, MODEL_SHA) == 0
     back = tmp_path / "back"
     target.pull(target.blob(MODEL_SHA, "m.gguf"), back)
     assert back.read_bytes() == model.read_bytes()
 
 
-def test_a_damaged_partial_file_is_not_taken_for_the_model(target: SshTarget, board: Board, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("damaged", "sent"), [(False, 50_000), (True, 150_000)])
+def test_a_push_goes_on_from_a_good_part_and_starts_again_after_a_damaged_one(
+    target: SshTarget, board: Board, tmp_path: Path, damaged: bool, sent: int
+) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(os.urandom(100_000))
-    digest = "ef" * 32
+    digest = ("ee" if damaged else "ef") * 32
     partial = board.home / f"{target.blob(digest, model.name)}.partial"
     partial.parent.mkdir(parents=True)
-    partial.write_bytes(bytes(50_000))
-    with pytest.raises(DeviceError, match="damaged"):
-        target.push(model, digest)
-    assert target.push(model, digest) == 100_000
+    partial.write_bytes(bytes(50_000) if damaged else model.read_bytes()[:50_000])
+    assert target.push(model, digest) == sent
+    back = tmp_path / "back"
+    target.pull(target.blob(digest, model.name), back)
+    assert back.read_bytes() == model.read_bytes()
 
 
 @pytest.mark.native

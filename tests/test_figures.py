@@ -152,6 +152,7 @@ class TestRecordedLadder:
         assert "les-mixed" in texts(drawn)
 
     def test_power_says_what_no_sensor_gave(self, ladder: Path) -> None:
+        (ladder / "samples.parquet").unlink(missing_ok=True)
         with pytest.raises(NotMeasured, match=r"15\.60–18\.31 W"):
             wb.figure("power", ladder)
         samples().to_parquet(ladder / "samples.parquet")

@@ -80,9 +80,9 @@ class FigureData:
         path.write_text(lead + self.frame.to_csv(index=False, lineterminator="\n"), encoding="utf-8", newline="")
 
     @classmethod
-    def load(cls, path: Path) -> FigureData:
+    def load(cls, path: Path | str) -> FigureData:
         """Read what `save` wrote."""
-        with path.open(encoding="utf-8", newline="") as file:
+        with Path(path).open(encoding="utf-8", newline="") as file:
             title, labels, caption = (file.readline().rstrip("\n").partition(": ")[2] for _ in range(3))
             frame = pd.read_csv(file, keep_default_na=False, na_values=[""])
         return cls(frame, title, caption, [label for label in labels.split(", ") if label])

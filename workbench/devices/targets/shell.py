@@ -94,6 +94,11 @@ class ShellTarget(Target):
     def output(self, name: str) -> str:
         return f"{self.folder}/out/{name}"
 
+    def _arrived(self, local: Path, remote: str) -> bool:
+        check = f"s=$(sha256sum {shlex.quote(remote)} 2>/dev/null) && echo ${{s%% *}} || true"
+        digest = self.shell(check, doing=f"checking {local.name}", timeout=None).out.strip()
+        return digest == file_sha256(local) if digest else self.size(remote) == local.stat().st_size
+
     def push(self, local: Path, sha256: str) -> int:
         """Send the file under its hash unless it is there; checked by SHA-256 (else by size) before it gets its name.
 
@@ -109,10 +114,13 @@ class ShellTarget(Target):
         at, partial = shlex.quote(remote), f"{remote}.partial"
         self.shell(f"mkdir -p {shlex.quote(str(Path(remote).parent))}", doing=f"pushing {local.name}")
         sent = self.transfer(local, partial, size)
-        check = f"s=$(sha256sum {shlex.quote(partial)} 2>/dev/null) && echo ${{s%% *}} || true"
-        digest = self.shell(check, doing=f"checking {local.name}", timeout=None).out.strip()
-        good = digest == file_sha256(local) if digest else self.size(partial) == size
-        if not good:
+        arrived = self._arrived(local, partial)
+        if not arrived:
+            self.forget(partial)
+            if sent < size:  # it went on from a part that was damaged when the connection broke
+                sent += self.transfer(local, partial, size)
+                arrived = self._arrived(local, partial)
+        if not arrived:
             self.forget(partial)
             raise DeviceError(FAILED, f"pushing {local.name}: it arrived damaged and was deleted; push again")
         self.shell(f"mv {shlex.quote(partial)} {at}", doing=f"pushing {local.name}")
