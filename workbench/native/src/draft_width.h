@@ -19,8 +19,8 @@ struct DraftRound {
 // what the flash gives are in them. The drafter's confidence, checked against what was accepted, says how many tokens
 // that buys.
 //
-// Drafting goes on while it gains. Otherwise the drafter rests, unfed, and is asked again only when a small share of
-// the time spent so far pays for the attempt: text that cannot be drafted costs at most that share.
+// Trying is paid from a small share of the time spent, a little of it in advance, and from what drafting gained. Where
+// that is used up the drafter rests until it suffices again: text that cannot be drafted costs at most that share.
 class DraftWidth {
   public:
     // `draft_ns`: what a draft of `most` tokens takes, if known.
