@@ -8,24 +8,29 @@
 namespace les {
 
 static constexpr double k_forget      = 0.15;   // weight of the newest round
-static constexpr double k_share       = 0.01;   // of the time spent that may be lost by trying
-static constexpr double k_upfront     = 0.015;  // of the time expected for the whole text, given at once
+static constexpr double k_share       = 0.008;  // of the time spent that may be lost by trying
+static constexpr double k_upfront     = 0.02;   // of the time expected for the whole text, given at once
 static constexpr double k_most_credit = 12;     // plain steps
 static constexpr double k_probe       = 0.25;   // of a plain step: what a first draft may take
 static constexpr int    k_refresh     = 48;     // rounds that ask between plain ones
 
-static constexpr double k_prior  = 4;     // tokens for which the drafter's confidence is believed
-static constexpr double k_doubt  = 0.02;  // weight of the newest token in how far it is
-static constexpr double k_accept = 0.8;   // of a drafted token, before any was seen
-static constexpr double k_climb  = 0.88;
-static constexpr double k_heed   = 0.05;  // weight of the newest drafted token
+static constexpr double k_prior  = 8;      // tokens for which the drafter's confidence is believed
+static constexpr double k_doubt  = 0.02;   // weight of the newest token in how far it is
+static constexpr double k_recent = 0.2;    // weight of the newest confidence in what the next draft may expect
+static constexpr double k_accept = 0.8;    // of a drafted token, before any was seen
+static constexpr double k_heed   = 0.05;   // weight of the newest drafted token
+static constexpr double k_sure   = 0.995;  // at most
 
 static void blend(double & average, double sample, double weight = k_forget) {
     average = average > 0 ? average + weight * (std::min(sample, 4 * average) - average) : sample;
 }
 
 DraftWidth::DraftWidth(int most, int n_expert, int n_expert_used, int64_t draft_ns)
-    : most_(most), n_expert_(n_expert), n_used_(n_expert_used), draft_ns_(size_t(most + 1), 0.0) {
+    : most_(most),
+      n_expert_(n_expert),
+      n_used_(n_expert_used),
+      correction_(size_t(most + 2), 1.0),
+      draft_ns_(size_t(most + 1), 0.0) {
     draft_ns_.back() = double(draft_ns);
     restart(0);
 }
@@ -33,9 +38,9 @@ DraftWidth::DraftWidth(int most, int n_expert, int n_expert_used, int64_t draft_
 void DraftWidth::restart(int n_predict) {
     n_predict_    = n_predict;
     accept_       = k_accept;
+    likely_       = -1;
     accepted_sum_ = confidence_sum_ = k_prior;
     balance_ns_                     = k_upfront * n_predict_ * step_ns_;
-    gain_ns_                        = 0;
     asking_                         = true;
     tried_                          = false;
     since_plain_                    = 0;
@@ -52,7 +57,7 @@ double DraftWidth::plain_ns(int n_tokens) const {
 }
 
 double DraftWidth::expected_ns(int n_tokens) const {
-    return n_tokens > 1 ? correction_ * plain_ns(n_tokens) : step_ns_;
+    return n_tokens > 1 ? correction_[size_t(n_tokens)] * plain_ns(n_tokens) : step_ns_;
 }
 
 double DraftWidth::draft_ns(int asked) const {
@@ -76,12 +81,17 @@ int DraftWidth::probe_width(int most) const {
     return width;
 }
 
-// The best by what was accepted so far; two more where that is nearly everything.
+double DraftWidth::belief(double confidence) const {
+    return std::clamp(confidence * accepted_sum_ / confidence_sum_, 0.0, k_sure);
+}
+
+// The best by how sure the drafter was lately, or else by what was accepted.
 int DraftWidth::ask_width(int most) const {
-    int    best  = 0;
-    double value = 0, reach = 1, tokens = 1;
+    const double accept = likely_ >= 0 ? belief(likely_) : accept_;
+    int          best   = 0;
+    double       value = 0, reach = 1, tokens = 1;
     for (int w = 1; w <= most; w++) {
-        reach *= accept_;
+        reach *= accept;
         tokens += reach;
         const double rate = tokens / (expected_ns(1 + w) + draft_ns(w));
         if (best == 0 || rate > value) {
@@ -89,7 +99,7 @@ int DraftWidth::ask_width(int most) const {
             value = rate;
         }
     }
-    return std::min(best + (accept_ > k_climb ? 2 : 0), most);
+    return best;
 }
 
 int DraftWidth::ask(int most) {
@@ -98,13 +108,11 @@ int DraftWidth::ask(int most) {
         return 0;
     }
     const int    probe = probe_width(most);
-    const double cost  = draft_ns(probe) + inject_ns_;
-    if (asking_ && tried_ && balance_ns_ < 0) {
-        asking_ = false;
-    }
-    if (!asking_ || !tried_) {
-        asking_ = balance_ns_ >= cost;
-        tried_  = false;
+    const double cost  = draft_ns(probe) + inject_ns_ + expected_ns(2) - step_ns_;  // of the least that can be tried
+    const bool   again = asking_ && tried_;
+    asking_            = balance_ns_ >= cost;
+    tried_             = tried_ && asking_;
+    if (!asking_ || !again) {
         return asking_ ? probe : 0;
     }
     if (++since_plain_ >= std::min(k_refresh, 8 + 8 * n_plain_)) {
@@ -115,19 +123,13 @@ int DraftWidth::ask(int most) {
 }
 
 int DraftWidth::keep(const std::vector<float> & confidence, int drafted) const {
-    const double belief = accepted_sum_ / confidence_sum_;
-    const bool   gains  = tried_ && gain_ns_ > 0;
-    // Before it has gained, one draft may put half of the balance at stake, the shortest one all of it.
-    const double half   = std::max(0.5 * balance_ns_, expected_ns(2) - step_ns_);
-    const double stake  = gains ? std::numeric_limits<double>::infinity() : std::min(balance_ns_, half);
-    int          best   = 0;
-    double       value = 1 / step_ns_, reach = 1, tokens = 1;
+    int    best  = 0;
+    double value = 1 / step_ns_, reach = 1, tokens = 1;
     for (int i = 0; i < std::min(drafted, most_); i++) {
-        reach *=
-            size_t(i) < confidence.size() ? std::clamp(belief * double(confidence[size_t(i)]), 0.0, 0.995) : accept_;
+        reach *= size_t(i) < confidence.size() ? belief(double(confidence[size_t(i)])) : accept_;
         tokens += reach;
         const double cost = expected_ns(i + 2);
-        if (tokens / cost > value && cost - step_ns_ <= stake) {
+        if (tokens / cost > value && cost - step_ns_ <= balance_ns_) {
             best  = i + 1;
             value = tokens / cost;
         }
@@ -153,7 +155,11 @@ void DraftWidth::learn_times(const DraftRound & r) {
         if (step_bytes_ > 0 && union_of(n) > 1) {
             blend(sharing_, std::clamp((double(r.bytes) / step_bytes_ - 1) / (union_of(n) - 1), 0.05, 2.0));
         }
-        blend(correction_, std::clamp(double(r.decode_ns) / plain_ns(n), 0.5, 2.0));
+        // A width also tells of its neighbours.
+        const double off = std::clamp(double(r.decode_ns) / plain_ns(n), 0.5, 2.0);
+        for (int w = 2; w < int(correction_.size()); w++) {
+            blend(correction_[size_t(w)], off, k_forget / (1 + std::abs(w - n)));
+        }
     }
     if (r.asked > 0 && r.draft_ns > 0) {
         blend(draft_ns_[size_t(r.asked)], double(r.draft_ns));
@@ -164,6 +170,9 @@ void DraftWidth::learn_times(const DraftRound & r) {
 }
 
 void DraftWidth::learn_acceptance(const DraftRound & r) {
+    for (float c : r.confidence) {
+        likely_ = likely_ < 0 ? double(c) : likely_ + k_recent * (double(c) - likely_);
+    }
     for (int i = 0; i < r.verified && i <= r.accepted; i++) {
         const double was = i < r.accepted ? 1 : 0;
         accept_ += k_heed * (was - accept_);
@@ -181,10 +190,7 @@ void DraftWidth::learn(const DraftRound & r) {
     const double overhead = double(r.draft_ns + r.inject_ns);
     const double gain     = (r.verified > 0 ? tokens * step_ns_ - double(r.decode_ns) : 0) - overhead;
     balance_ns_           = std::min(balance_ns_ + gain + k_share * tokens * step_ns_, k_most_credit * step_ns_);
-    if (r.asked > 0) {
-        gain_ns_ = tried_ ? gain_ns_ + k_forget * (gain - gain_ns_) : gain;
-        tried_   = true;
-    }
+    tried_                = tried_ || r.asked > 0;
 }
 
 }  // namespace les

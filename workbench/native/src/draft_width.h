@@ -19,8 +19,9 @@ struct DraftRound {
 // what the flash gives are in them. The drafter's confidence, checked against what was accepted, says how many tokens
 // that buys.
 //
-// Trying is paid from a small share of the time spent, a little of it in advance, and from what drafting gained. Where
-// that is used up the drafter rests until it suffices again: text that cannot be drafted costs at most that share.
+// Trying is paid from a small share of the time spent, most of it in advance, and from what drafting gained; no round
+// may lose more than is there. Where it does not pay for the least that can be tried, the drafter rests until it does:
+// text that cannot be drafted costs at most that share.
 class DraftWidth {
   public:
     // `draft_ns`: what a draft of `most` tokens takes, if known.
@@ -38,24 +39,25 @@ class DraftWidth {
     double plain_ns(int n_tokens) const;
     double draft_ns(int asked) const;
     int    ask_width(int most) const;
+    double belief(double confidence) const;  // how likely a token is accepted that the drafter is so sure of
     int    probe_width(int most) const;
     void   learn_times(const DraftRound & round);
     void   learn_acceptance(const DraftRound & round);
 
     int                 most_, n_expert_, n_used_;
     double              step_ns_ = 0, wait_ns_ = 0, step_bytes_ = 0;  // of a plain step
-    double              slope_      = 0.45;                           // compute of a further token, over a plain step's
-    double              sharing_    = 0.75;  // reads beyond a plain step's, over those of tokens routed independently
-    double              inject_ns_  = 0;
-    double              correction_ = 1;  // measured over expected
-    std::vector<double> draft_ns_;        // by tokens asked for; 0: never measured
+    double              slope_     = 0.45;                            // compute of a further token, over a plain step's
+    double              sharing_   = 0.75;  // reads beyond a plain step's, over those of tokens routed independently
+    double              inject_ns_ = 0;
+    std::vector<double> correction_;  // measured over expected, by tokens verified
+    std::vector<double> draft_ns_;    // by tokens asked for; 0: never measured
 
-    double accept_       = 0;  // how often a drafted token was accepted once reached
+    double accept_       = 0;   // how often a drafted token was accepted once reached
+    double likely_       = -1;  // the drafter's confidence of late; negative: it has none
     double accepted_sum_ = 0, confidence_sum_ = 0;
 
     bool   asking_      = true;
     bool   tried_       = false;  // since it last began to ask
-    double gain_ns_     = 0;      // of a round that asks, once tried
     double balance_ns_  = 0;      // what may be lost by trying
     double n_predict_   = 0;
     int    since_plain_ = 0;
