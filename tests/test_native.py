@@ -55,7 +55,7 @@ def test_lanes_and_slots(sanitized: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_adaptive_draft_length_keeps_its_bounds(sanitized: Path) -> None:
-    """On simulated machines: at most 3 % lost on hopeless text; with recorded drafts, as fast as the best fixed length."""
+    """On simulated machines: at most 3 % lost on hopeless text; recorded drafts: as fast as the best fixed length."""
     drafts = Path(__file__).parent / "native" / "drafts.txt"
     assert "passed" in checked([str(sanitized / "test_draft_width"), str(drafts)])
 
