@@ -36,7 +36,7 @@ def without_markov(drafter: Path, target: Path) -> Path:
     return target
 
 
-def run(*, repeats: int = 3, tokens: int = 128) -> None:
+def run(*, repeats: int = 3, tokens: int = 256) -> None:
     """Interleaved; the ratio is adaptive over the best fixed width (no drafting among them), where it is worst."""
     from tqdm import tqdm
 
@@ -80,6 +80,7 @@ def run(*, repeats: int = 3, tokens: int = 128) -> None:
                         "arm": arm + (" (best fixed)" if arm == best else ""),
                         "tok/s": sorted(samples[key])[repeats // 2],
                         "x off": ratio(samples[key], off).value,
+                        "x best fixed": ratio(samples[key], samples[flash, text, best]).value,
                         "tau": median_of(details[key], "tau"),
                         "drafted": median_of(details[key], "drafted_per_round"),
                         "union": median_of(details[key], "union"),

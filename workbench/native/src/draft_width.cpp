@@ -12,7 +12,7 @@ static constexpr double k_share       = 0.008;  // of the time spent that may be
 static constexpr double k_upfront     = 0.02;   // of the time expected for the whole text, given at once
 static constexpr double k_most_credit = 12;     // plain steps
 static constexpr double k_probe       = 0.25;   // of a plain step: what a first draft may take
-static constexpr int    k_refresh     = 48;     // rounds that ask between plain ones
+static constexpr int    k_refresh     = 48;     // rounds that ask between plain ones, the first sooner
 
 static constexpr double k_prior  = 8;      // tokens for which the drafter's confidence is believed
 static constexpr double k_doubt  = 0.02;   // weight of the newest token in how far it is
@@ -115,7 +115,7 @@ int DraftWidth::ask(int most) {
     if (!asking_ || !again) {
         return asking_ ? probe : 0;
     }
-    if (++since_plain_ >= std::min(k_refresh, 8 + 8 * n_plain_)) {
+    if (++since_plain_ >= (n_plain_ < 2 ? k_refresh / 3 : k_refresh)) {
         since_plain_ = 0;
         return 0;
     }
