@@ -185,18 +185,33 @@ class TestRungs:
         assert found == [(1, LOSSLESS), (1, NOT_LOSSLESS), (1, INCONCLUSIVE), (1, INCONCLUSIVE)]
         assert "3 of 9 logits differ" in rungs.lines(document)[1]
 
-    def test_drafting_is_level_2(self) -> None:
-        drafting = row("draft", config={"experts": "flash", "speculation": "dspark"})
-        same = {("stock", r, 0): [1, 2, 3] for r in range(2)} | {("draft", 0, 0): [1, 2, 3]}
-        found = self.judged(row("stock"), drafting, generated=same)["rows"][1]["levels"]
-        assert [(v["level"], v["verdict"]) for v in found] == [(2, LOSSLESS)]
-        other = same | {("draft", 0, 0): [1, 9, 9]}
-        found = self.judged(row("stock"), drafting, generated=other)["rows"][1]["levels"]
-        assert [(v["level"], v["verdict"]) for v in found] == [(2, NOT_LOSSLESS)]
+    @pytest.mark.parametrize(
+        ("verdict", "level"),
+        [("bit-exact", LOSSLESS), ("same tokens", LOSSLESS), ("differs", NOT_LOSSLESS), ("near-tie", INCONCLUSIVE)],
+    )
+    def test_drafting_is_level_2(self, verdict: str, level: str) -> None:
+        drafting = row("draft", verdict, config={"experts": "flash", "speculation": "dspark"})
+        (found,) = self.judged(drafting)["rows"][0]["levels"]
+        assert (found["level"], found["verdict"]) == (2, level)
+
+    def test_drafting_on_a_quantized_file_is_both(self) -> None:
+        drafting = row("draft", recipe="x", config={"experts": "flash", "speculation": "dspark"})
+        found = self.judged(drafting)["rows"][0]["levels"]
+        assert [(v["level"], v["verdict"]) for v in found] == [(2, LOSSLESS), (3, INCONCLUSIVE), (4, INCONCLUSIVE)]
 
     def test_quantization_waits_for_a_suite(self) -> None:
         found = self.judged(row("q", "measured", recipe="x"))["rows"][0]["levels"]
         assert [(v["level"], v["verdict"]) for v in found] == [(3, INCONCLUSIVE), (4, INCONCLUSIVE)]
+
+    @pytest.mark.parametrize(("kl", "verdict"), [(0.04, NOT_LOSSLESS), (0.001, INCONCLUSIVE)])
+    def test_a_measured_loss_refutes_but_certifies_nothing(self, kl: float, verdict: str) -> None:
+        """The ladder's own texts have no control beside them."""
+        lossless = {"verdict": "measured", "reason": None, "quality": {
+            "texts": 6, "kl": {"mean": {"value": kl, "low": kl / 2, "high": kl * 2}},
+            "top1_agreement": {"value": 0.999, "low": 0.995, "high": 1.0},
+            "perplexity_ratio": {"value": 1.0, "low": 0.999, "high": 1.001}}}  # fmt: skip
+        found = self.judged(row("q", recipe="x") | {"lossless": lossless})["rows"][0]["levels"]
+        assert [(v["level"], v["verdict"]) for v in found] == [(3, verdict), (4, INCONCLUSIVE)]
 
     @pytest.mark.native
     def test_quantization_is_levels_3_and_4(

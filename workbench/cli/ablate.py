@@ -175,11 +175,6 @@ def _levels(ladder: Any, model: Path, folder: Path, suite: str | None, limit: in
         document,
         model,
         {variant: folder / report["target"] for variant, report in document.get("quantized", {}).items()},
-        generated={
-            (outcome.step.rung.name, repeat, prompt): run.generated
-            for outcome in ladder.outcomes
-            for (repeat, prompt), run in outcome.timed.items()
-        },
         suite=suite,
         limit=limit,
         root=folder / "evals",

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from workbench.config import RunConfig
-from workbench.evals.verdict import INCONCLUSIVE, LOSSLESS, NOT_LOSSLESS, GreedyCase, GreedyLevel, LevelVerdict
-from workbench.lossless import BIT_EXACT, DIFFERS
+from workbench.evals.verdict import INCONCLUSIVE, LOSSLESS, NOT_LOSSLESS, DistributionLevel, LevelVerdict
+from workbench.lossless import BIT_EXACT, DIFFERS, SAME_TOKENS
 
 EMULATION = ("emulate_bandwidth_bytes_s", "emulate_latency_ns", "emulate_depth")
 
 
 def levels_of(row: Mapping[str, Any]) -> tuple[int, ...]:
     """Which levels judge a row: what the rung does to the weights and to the order of tokens decides."""
-    if row.get("recipe"):
-        return (3, 4)
-    return (2,) if row["config"].get("speculation", "off") != "off" else (1,)
+    drafts = row["config"].get("speculation", "off") != "off"
+    return ((2,) if drafts else ()) + ((3, 4) if row.get("recipe") else ()) or (1,)
 
 
 def bit_exact(row: Mapping[str, Any]) -> LevelVerdict:
@@ -29,22 +29,31 @@ def bit_exact(row: Mapping[str, Any]) -> LevelVerdict:
     return LevelVerdict(level=1, verdict=verdict, reason=reason, figures=dict(found))
 
 
-def greedy(generated: Mapping[tuple[str, int, int], Sequence[int]], reference: str, rung: str) -> LevelVerdict:
-    """Level 2 from the timed runs, which generate freely: (rung, repeat, prompt) → tokens.
+def greedy(row: Mapping[str, Any]) -> LevelVerdict:
+    """Level 2 from the ladder's own comparison with plain greedy decoding of the same file.
 
-    The control is the reference's later repeats against its first.
+    Equal logits are equal tokens. A near-tie that batched numerics turned decides nothing.
     """
+    found = row["lossless"]
+    known = {BIT_EXACT: LOSSLESS, SAME_TOKENS: LOSSLESS, DIFFERS: NOT_LOSSLESS}
+    what = "logits differ" if found["verdict"] == BIT_EXACT else "tokens differ"
+    reason = found.get("reason") or f"{found['differing']:,} of {found['compared']:,} {what}"
+    if found.get("against"):
+        reason += f", against {found['against']}"
+    return LevelVerdict(level=2, verdict=known.get(found["verdict"], INCONCLUSIVE), reason=reason, figures=dict(found))
 
-    def cases(name: str, repeats: Callable[[int], bool]) -> list[GreedyCase]:
-        found = []
-        for (who, repeat, prompt), tokens in sorted(generated.items()):
-            base = generated.get((reference, 0, prompt))
-            if who == name and repeats(repeat) and base is not None:
-                n = min(len(base), len(tokens))
-                found.append(GreedyCase(base[:n], tokens[:n], [float("nan")] * n))
+
+def measured_loss(row: Mapping[str, Any]) -> LevelVerdict:
+    """Level 3 from the loss that the ladder measured on held-out text: without a control it refutes, or stays open."""
+    quality = row["lossless"].get("quality")
+    if quality is None or quality["kl"]["mean"]["low"] is None:
+        return _open(3, "not asked for: --eval local")
+    found = DistributionLevel().limits(quality)
+    if found.verdict == NOT_LOSSLESS:
         return found
-
-    return GreedyLevel(min_prompts=1)(cases(rung, lambda r: r == 0), cases(reference, lambda r: r > 0), [], None)
+    return replace(
+        found, verdict=INCONCLUSIVE, reason=f"no control, {quality['texts']} texts (--eval local): {found.reason}"
+    )
 
 
 def judge(
@@ -52,7 +61,6 @@ def judge(
     model: Path,
     files: Mapping[str, Path],
     *,
-    generated: Mapping[tuple[str, int, int], Sequence[int]] | None = None,
     suite: str | None = None,
     limit: int | None = None,
     root: Path = Path("runs/evals"),
@@ -64,25 +72,28 @@ def judge(
     ----------
     files
         Files of quantized variants, by the row's `model, recipe`.
-    generated
-        Tokens of the timed runs; needed for drafting rungs.
     suite
-        Tasks that quantized rungs are scored on; None: levels 3 and 4 stay open.
+        Tasks that quantized rungs are scored on; None: level 4 stays open, and level 3 can only be refuted.
     """
     points: dict[str, dict[str, Any]] = {}
-    reference = next((r["rung"] for r in document["rows"] if r["config"].get("experts") == "resident"), None)
+    scored: dict[str, tuple[LevelVerdict, ...]] = {}
     for row in document["rows"]:
         wanted = levels_of(row)
+        variant = f"{row['model']}, {row['recipe']}"
+        found: tuple[LevelVerdict, ...] = ()
         if row["status"] != "ok":
-            found = [_open(level, "the rung failed") for level in wanted]
+            found = tuple(_open(level, "the rung failed") for level in wanted)
         elif wanted == (1,):
-            found = [bit_exact(row)]
-        elif wanted == (2,):
-            found = [greedy(generated or {}, reference or "", row["rung"])]
-        elif suite is None or f"{row['model']}, {row['recipe']}" not in files:
-            found = [_open(level, "not asked for: --eval local") for level in wanted]
+            found = (bit_exact(row),)
         else:
-            found = _quantized(row, model, files[f"{row['model']}, {row['recipe']}"], suite, limit, root, say, points)
+            if 2 in wanted:
+                found = (greedy(row),)
+            if row["recipe"] and suite is not None and variant in files:
+                if variant not in scored:
+                    scored[variant] = _quantized(row, model, files[variant], suite, limit, root, say, points)
+                found += scored[variant]
+            elif row["recipe"]:
+                found += (measured_loss(row), _open(4, "not asked for: --eval local"))
         row["levels"] = [v.to_dict() for v in found]
     if points:
         document["size_score"] = list(points.values())
@@ -101,7 +112,7 @@ def _quantized(
     root: Path,
     say: Callable[[str], None],
     points: dict[str, dict[str, Any]],
-) -> list[LevelVerdict]:
+) -> tuple[LevelVerdict, ...]:
     from workbench.evals.compare import Side, compare
     from workbench.evals.harness import EvalSpec
 
@@ -117,7 +128,7 @@ def _quantized(
     pooled = found.level(4).figures["pooled"]
     for name, key, path in (("as given", "reference", model), (row["rung"], "candidate", file)):
         points[name] = size_score(name, path.stat().st_size, pooled[key], pooled["items"])
-    return list(found.levels)
+    return tuple(found.levels)
 
 
 def size_score(name: str, file_bytes: int, score: float, items: int) -> dict[str, Any]:

@@ -170,9 +170,13 @@ class DistributionLevel:
         moved = not len(control) or bool((control["nll_reference"] != control["nll_candidate"]).any())
         if moved:
             return self._verdict(INCONCLUSIVE, "the reference's own distributions change from run to run", figures)
-        kl, top, ratio = figures["kl"]["mean"], figures["top1_agreement"], figures["perplexity_ratio"]
-        if figures["texts"] < self.min_texts or kl["low"] is None:
+        if figures["texts"] < self.min_texts or figures["kl"]["mean"]["low"] is None:
             return self._verdict(INCONCLUSIVE, f"only {figures['texts']} texts; {self.min_texts} are needed", figures)
+        return self.limits(figures)
+
+    def limits(self, figures: Mapping[str, Any]) -> LevelVerdict:
+        """Judge what `summarize` found by the limits alone, whatever the control says."""
+        kl, top, ratio = figures["kl"]["mean"], figures["top1_agreement"], figures["perplexity_ratio"]
         checks = (
             ("mean KL", kl["value"], kl["high"] <= self.kl_nats, kl["low"] > self.kl_nats, f"≤ {self.kl_nats:g} nats"),
             ("top-1 agreement", top["value"], top["low"] >= 1 - self.margin, top["high"] < 1 - self.margin,
