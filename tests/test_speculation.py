@@ -32,7 +32,7 @@ def generate(model: Path, prompt: Any = PROMPT, n: int = 48, **toggles: Any) -> 
     return chosen, records
 
 
-@pytest.mark.parametrize("arch", ["qwen3moe", "qwen35moe", "gpt-oss", "lfm2moe"])
+@pytest.mark.parametrize("arch", ["qwen3moe", "qwen35moe", "qwen3next", "gpt-oss", "lfm2moe"])
 @pytest.mark.parametrize("kind", ["draft-simple", "dspark"])
 def test_greedy_output_is_that_of_plain_decoding(
     tiny_file: Callable[..., Path], tmp_path: Path, arch: str, kind: str
@@ -102,7 +102,7 @@ def logits_of(model: Path, prompt: Any, n: int, **toggles: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "q8_0", "q4_k", "f32"])
-@pytest.mark.parametrize("arch", ["qwen3moe", "gpt-oss", "qwen35moe"])
+@pytest.mark.parametrize("arch", ["qwen3moe", "gpt-oss", "qwen35moe", "qwen3next"])
 def test_batch_invariant_products_make_drafts_bit_exact(
     tiny_file: Callable[..., Path], tmp_path: Path, arch: str, dtype: str
 ) -> None:

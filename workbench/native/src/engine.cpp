@@ -55,6 +55,10 @@ void Engine::begin_step() {
     left_ns_    = mono_ns();
 }
 
+void Engine::resume_step() {
+    left_ns_ = mono_ns();
+}
+
 StepStats Engine::end_step() {
     stats_.dense_ns += mono_ns() - left_ns_;
     const CacheTotals c                = cache_->totals();

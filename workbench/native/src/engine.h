@@ -60,6 +60,7 @@ class Engine {
     void observe(InputSums * sums) { sums_ = sums; }
 
     void      begin_step();
+    void      resume_step();  // the step goes on after it ended
     StepStats end_step();
 
     ggml_status run_layer(RowProgram & program, ggml_backend_t cpu);

@@ -76,14 +76,16 @@ void Session::decode(const llama_batch & batch, const char * phase, int64_t inde
     if (engine_) {
         engine_->begin_step();
     }
-    const int64_t t0     = mono_ns();
-    const int     status = llama_decode(context_, batch);
+    const int64_t t0 = mono_ns();
+    if (!draft.empty() && !forgets_) {
+        save_state();
+    }
+    const int status = llama_decode(context_, batch);
     llama_synchronize(context_);
-    const int64_t t1 = mono_ns();
-    StepStats     stats;
+    int64_t   t1 = mono_ns();
+    StepStats stats;
     if (engine_) {
         stats = engine_->end_step();
-        late_ns_ += stats.flash.late_ns;
     }
     if (status != 0) {
         const std::string why = engine_ && !engine_->error().empty() ? engine_->error()
@@ -91,13 +93,17 @@ void Session::decode(const llama_batch & batch, const char * phase, int64_t inde
                                               : "llama_decode failed with status " + std::to_string(status);
         throw Error{ "run", why };
     }
-    (strcmp(phase, "prefill") == 0 ? prefill_ns_ : decode_ns_) += t1 - t0;
     keep_logits(batch);
     if (speculator_ && strcmp(phase, "eval") != 0) {
         speculator_->processed(batch);
     }
     const int32_t fed = strcmp(phase, "decode") == 0 ? batch.token[0] : -1;
     choose(batch, strcmp(phase, "eval") != 0, draft);
+    if (!forgets_ && chosen_.size() <= draft.size()) {
+        t1 += replay(batch, stats);
+    }
+    (strcmp(phase, "prefill") == 0 ? prefill_ns_ : decode_ns_) += t1 - t0;
+    late_ns_ += stats.flash.late_ns;
     if (width_ && fed >= 0) {
         DraftRound round = { asked_, int(draft.size()), int(chosen_.size()) - 1, speculator_->confidence(), t1 - t0 };
         round.wait_ns    = stats.stall_ns;
@@ -108,6 +114,37 @@ void Session::decode(const llama_batch & batch, const char * phase, int64_t inde
     }
     record_step(phase, index, batch.n_tokens, fed, int(draft.size()), t0, t1, engine_ ? &stats : nullptr);
     record_details(phase, index);
+}
+
+static constexpr llama_state_seq_flags k_recurrent = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+
+void Session::save_state() {
+    checkpoint_.resize(llama_state_seq_get_size_ext(context_, 0, k_recurrent));
+    llama_state_seq_get_data_ext(context_, checkpoint_.data(), checkpoint_.size(), 0, k_recurrent);
+}
+
+// A recurrent state that cannot drop rejected tokens is put back to before the batch, and the tokens that were right
+// are decoded again. Returns the time it took; its reads are added to the step's.
+int64_t Session::replay(llama_batch batch, StepStats & stats) {
+    const int64_t t0 = mono_ns();
+    batch.n_tokens   = int32_t(chosen_.size());
+    std::fill(batch.logits, batch.logits + batch.n_tokens, int8_t(0));
+    if (engine_) {
+        engine_->resume_step();
+    }
+    const size_t read = llama_state_seq_set_data_ext(context_, checkpoint_.data(), checkpoint_.size(), 0, k_recurrent);
+    if (read != checkpoint_.size() || !llama_memory_seq_rm(llama_get_memory(context_), 0, batch.pos[0], -1) ||
+        llama_decode(context_, batch) != 0) {
+        throw Error{ "run",
+                     engine_ && !engine_->error().empty()
+                         ? engine_->error()
+                         : "this model's memory could not go back to before a rejected draft; use speculation=off" };
+    }
+    llama_synchronize(context_);
+    if (engine_) {
+        stats = engine_->end_step();
+    }
+    return mono_ns() - t0;
 }
 
 void Session::keep_logits(const llama_batch & batch) {

@@ -148,6 +148,7 @@ void Session::make_context(int n_ctx) {
     if (!context_) {
         throw Error{ "run", "cannot create a context of " + std::to_string(params.n_ctx) + " tokens; lower n_ctx" };
     }
+    forgets_ = !(llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_)) || llama_n_rs_seq(context_) > 0;
     if (config_.speculation.on()) {
         speculator_ = std::make_unique<Speculator>(config_.speculation, model_, context_, threads_);
         if (config_.speculation.adaptive && !width_) {

@@ -45,14 +45,16 @@ class Session {
     std::vector<int32_t>       tokenize(const std::string & text) const;
 
   private:
-    void load(const Job & job);
-    void make_context(int n_ctx);
-    void need_context(size_t tokens);
-    void decode(const llama_batch & batch, const char * phase, int64_t index, const std::vector<int32_t> & draft);
-    void keep_logits(const llama_batch & batch);
-    void choose(const llama_batch & batch, bool generating, const std::vector<int32_t> & draft);
-    void follow(bool prefill, int32_t fed, const std::vector<int32_t> & draft);
-    void append_text();
+    void    load(const Job & job);
+    void    make_context(int n_ctx);
+    void    need_context(size_t tokens);
+    void    decode(const llama_batch & batch, const char * phase, int64_t index, const std::vector<int32_t> & draft);
+    void    keep_logits(const llama_batch & batch);
+    void    save_state();
+    int64_t replay(llama_batch batch, StepStats & stats);
+    void    choose(const llama_batch & batch, bool generating, const std::vector<int32_t> & draft);
+    void    follow(bool prefill, int32_t fed, const std::vector<int32_t> & draft);
+    void    append_text();
     std::string make_header(const Job & job) const;
     void        record_step(const char * phase, int64_t index, int n_tokens, int32_t token, int drafted, int64_t t0,
                             int64_t t1, const StepStats * stats);
@@ -70,7 +72,9 @@ class Session {
 
     std::unique_ptr<Speculator> speculator_;
     std::unique_ptr<DraftWidth> width_;  // set when the draft length adapts
-    int                         asked_ = 0;
+    int                         asked_   = 0;
+    bool                        forgets_ = true;  // whether the target's memory can drop rejected tokens
+    std::vector<uint8_t>        checkpoint_;      // else: its recurrent state before the batch
 
     std::vector<int32_t> prompt_, force_;
     std::vector<int32_t> history_;  // prompt and what was chosen, without the token fed next
