@@ -110,6 +110,17 @@ class TestLoglikelihood:
             found = ask(adapter(other), "loglikelihood", requests())
         assert [f[0] for f in found] == pytest.approx([w[0] for w in wanted], abs=NOISE)
 
+    @pytest.mark.parametrize("dtype", ["f16", "q8_0"])
+    def test_exact_products_make_the_batch_size_irrelevant(self, tiny_file: Callable[..., Path], dtype: str) -> None:
+        """Sequences side by side stay as many: they decide where in the shared cache keys lie."""
+        model = tiny_file("qwen3moe", **{**SHAPE, "dtype": dtype})
+        found = []
+        for n_batch in (32, 128, 512):
+            sizes = {"n_batch": n_batch, "n_ubatch": n_batch, "n_ctx": 1024, "n_seq_max": 16}
+            with open_session(model, batch_invariant=True, flash_attn="off", **sizes) as session:
+                found.append(ask(adapter(session), "loglikelihood", requests()))
+        assert found[0] == found[1] == found[2]
+
     def test_order_of_requests_does_not_matter(self, session: Session) -> None:
         asked = requests()
         wanted = ask(adapter(session), "loglikelihood", asked)

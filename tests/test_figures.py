@@ -228,6 +228,27 @@ class TestDrafting:
         assert "emulated flash" in texts(wb.figure("drafting", tmp_path))
 
 
+class TestThroughput:
+    def record(self, folder: Path) -> None:
+        rows: list[dict[str, Any]] = [
+            {"case": name, "batch": "2048 tokens", "n_batch": None, "tok/s": speed, "low": speed - 1, "high": speed + 1,
+             "MB read/token": None} for name, speed in (("les-workbench, resident", 900.0), ("hf", 300.0))
+        ]  # fmt: skip
+        rows += [{"case": "flash", "batch": f"{n} tokens", "n_batch": n, "tok/s": 2.0 * n, "low": 1.0 * n,
+                  "high": 3.0 * n, "MB read/token": 100 / n} for n in (32, 512, 128)]  # fmt: skip
+        with recorded_in(folder):
+            report("eval_throughput", Estimate(value=3.0, low=2.9, high=3.1, n=3), 3.0, rows, ["8 requests"])
+
+    def test_the_curve_is_that_of_the_streamed_rows(self, tmp_path: Path) -> None:
+        self.record(tmp_path)
+        figure = wb.figure("throughput", tmp_path)
+        (curve,) = [line for line in figure.axes[1].lines if len(line.get_xdata()) == 3]
+        assert list(curve.get_xdata()) == [32, 128, 512]
+        assert list(curve.get_ydata()) == pytest.approx([100 / 32, 100 / 128, 100 / 512])
+        assert "hf: 300" in texts(figure)
+        assert "8 requests" in texts(figure)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The suites that come with the project, small, on a synthetic model; layouts, drafts and samples beside."""
@@ -245,6 +266,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert result.exit_code == 0
         assert str(file.parent) not in target.read_text()
     TestDrafting().record(folder / "draft")
+    TestThroughput().record(folder / "throughput")
     samples().to_parquet(folder / "demo-ladder" / "samples.parquet")
     document = json.loads((folder / "demo-ladder" / "results.json").read_text())
     point = {"items": 50, "low": 0.4, "high": 0.6}

@@ -73,13 +73,16 @@ def run(*, repeats: int = 3, tokens: int = 256) -> None:
             estimates.append(ratio(samples[flash, text, "adaptive"], samples[flash, text, best]))
             for arm in arms:
                 key = (flash, text, arm)
+                gain = ratio(samples[key], off)
                 rows.append(
                     {
                         "flash": flash,
                         "text": text,
                         "arm": arm + (" (best fixed)" if arm == best else ""),
                         "tok/s": sorted(samples[key])[repeats // 2],
-                        "x off": ratio(samples[key], off).value,
+                        "x off": gain.value,
+                        "x off low": gain.low,
+                        "x off high": gain.high,
                         "x best fixed": ratio(samples[key], samples[flash, text, best]).value,
                         "tau": median_of(details[key], "tau"),
                         "drafted": median_of(details[key], "drafted_per_round"),

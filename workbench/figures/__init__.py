@@ -16,5 +16,6 @@ FIGURES = {
     "roofline": "every rung under the limits of flash and compute",
     "power": "power, temperature and memory over a sustained run",
     "drafting": "where drafting pays: τ and the union of experts",
+    "throughput": "scoring speed against batch size",
 }
 """Figure → what it shows; the article's figures 1–6 first."""

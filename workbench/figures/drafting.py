@@ -8,7 +8,18 @@ import pandas as pd
 
 from workbench.figures.reported import REPORTED, article
 from workbench.figures.runs import NotMeasured, Runs
-from workbench.figures.sheet import BLUE, GREY, MEASURED, ORANGE, FigureData, drawn_from, measured, reported, sheet
+from workbench.figures.sheet import (
+    BLUE,
+    GREY,
+    MEASURED,
+    ORANGE,
+    FigureData,
+    bounds,
+    drawn_from,
+    measured,
+    reported,
+    sheet,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +46,7 @@ def data(runs: Runs) -> FigureData:
     reports = {"speedup": article()["drafting"]["speedup"], "how": REPORTED}
     source, model = article()["source"], article()["model"]
     caption = (
-        "Points: medians of interleaved repeats, speed-up over the same run without drafting (no intervals recorded); "
+        "Points: medians of interleaved repeats, speed-up over the same run without drafting, bars 95 % bootstrap; "
         "numbers: draft length, a: adaptive, n: without the Markov head. union: experts a verified batch reads over "
         "what its tokens would read one by one; width: drafted tokens per round + 1. Above the line at 1 drafting "
         "pays; right of 1 in the last panel it saves reads. "
@@ -59,6 +70,8 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
         "drafted": row["drafted"],
         "flash_gain": None if cost is None else row["tau"] / cost,
         "speedup": row["x off"],
+        "speedup_low": row.get("x off low"),
+        "speedup_high": row.get("x off high"),
         "how": MEASURED,
     }
 
@@ -86,7 +99,9 @@ def draw(given: FigureData) -> Figure:
 
 def _points(axes: Axes, rows: pd.DataFrame, key: str, colour: str, marker: str, label: str) -> None:
     face = colour if marker == "o" else "white"
-    axes.plot(rows[key], rows["speedup"], marker, color=colour, markerfacecolor=face, markersize=5, label=label)
+    errors = bounds(rows, "speedup", "speedup_low", "speedup_high")
+    axes.errorbar(rows[key], rows["speedup"], yerr=errors, fmt=marker, color=colour, markerfacecolor=face, markersize=5,
+                  elinewidth=0.8, label=label)  # fmt: skip
     for _, row in rows.iterrows():
         if not pd.isna(row[key]):
             axes.annotate(str(row["sign"]), (row[key], row["speedup"]), (4, 2), textcoords="offset points", fontsize=6)
