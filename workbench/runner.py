@@ -159,10 +159,9 @@ def stop(process: subprocess.Popen[str]) -> None:
             process.wait(timeout=GRACE_S)
 
 
-def _stream(
-    process: subprocess.Popen[str], path: Path, on_record: Callable[[dict[str, Any]], None], timeout: float | None
-) -> bool:
-    """Pass records on as they come, keeping every line in `path`; True when the time ran out."""
+@contextlib.contextmanager
+def deadline(process: subprocess.Popen[str], timeout: float | None) -> Iterator[threading.Event]:
+    """End a process after `timeout` seconds; the event tells that it was."""
     expired = threading.Event()
 
     def expire() -> None:
@@ -174,16 +173,23 @@ def _stream(
         timer.daemon = True
         timer.start()
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            for line in process.stdout or ():
-                file.write(line)
-                file.flush()
-                with contextlib.suppress(json.JSONDecodeError):
-                    on_record(json.loads(line))
-        process.wait()
+        yield expired
     finally:
         if timer:
             timer.cancel()
+
+
+def _stream(
+    process: subprocess.Popen[str], path: Path, on_record: Callable[[dict[str, Any]], None], timeout: float | None
+) -> bool:
+    """Pass records on as they come, keeping every line in `path`; True when the time ran out."""
+    with deadline(process, timeout) as expired, open(path, "w", encoding="utf-8") as file:
+        for line in process.stdout or ():
+            file.write(line)
+            file.flush()
+            with contextlib.suppress(json.JSONDecodeError):
+                on_record(json.loads(line))
+        process.wait()
     return expired.is_set()
 
 

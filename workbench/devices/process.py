@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from workbench.runner import stop
+from workbench.runner import deadline, stop
 
 NOT_FOUND = 127
 
@@ -76,29 +75,18 @@ def call(
             )  # fmt: skip
         except OSError as error:
             return Finished(argv=tuple(argv), rc=NOT_FOUND, lines=[], err=f"{argv[0]}: {error.strerror or error}")
-        expired = threading.Event()
-
-        def expire() -> None:
-            expired.set()
-            stop(process)
-
-        timer = threading.Timer(timeout, expire) if timeout is not None else None
-        if timer:
-            timer.daemon = True
-            timer.start()
         lines = []
         try:
-            for line in process.stdout or ():
-                lines.append(line.replace("\r", "").rstrip("\n"))
-                if on_line:
-                    on_line(lines[-1])
-            rc = process.wait()
+            with deadline(process, timeout) as expired:
+                for line in process.stdout or ():
+                    lines.append(line.replace("\r", "").rstrip("\n"))
+                    if on_line:
+                        on_line(lines[-1])
+                rc = process.wait()
         except BaseException:
             stop(process)
             raise
         finally:
-            if timer:
-                timer.cancel()
             if process.stdout:
                 process.stdout.close()
         err.seek(0)
