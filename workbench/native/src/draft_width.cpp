@@ -11,6 +11,7 @@ static constexpr double k_forget      = 0.15;   // weight of the newest round
 static constexpr double k_share       = 0.008;  // of the time spent that may be lost by trying
 static constexpr double k_upfront     = 0.02;   // of the time expected for the whole text, given at once
 static constexpr double k_most_credit = 12;     // plain steps
+static constexpr double k_slope       = 0.45;   // compute of a further token over a plain step's, at least at first
 static constexpr double k_probe       = 0.25;   // of a plain step: what a first draft may take
 static constexpr int    k_refresh     = 48;     // rounds that ask between plain ones, the first sooner
 
@@ -44,6 +45,11 @@ void DraftWidth::restart(int n_predict) {
     asking_                         = true;
     tried_                          = false;
     since_plain_                    = 0;
+}
+
+// A wide batch spends on a token what a verified one at least will.
+void DraftWidth::learn_prompt(int n_tokens, int64_t compute_ns) {
+    prompt_ns_ = n_tokens > 1 ? double(compute_ns) / n_tokens : prompt_ns_;
 }
 
 // Experts that n tokens routed independently would read, over those of one.
@@ -145,7 +151,10 @@ void DraftWidth::learn_times(const DraftRound & r) {
         blend(step_ns_, double(r.decode_ns));
         blend(wait_ns_, wait);
         blend(step_bytes_, double(r.bytes));
-        wait_ns_    = std::min(wait_ns_, step_ns_);
+        wait_ns_ = std::min(wait_ns_, step_ns_);
+        if (slope_ == 0) {
+            slope_ = std::clamp(prompt_ns_ / std::max(1.0, step_ns_ - wait_ns_), k_slope, 1.2);
+        }
         balance_ns_ = first ? k_upfront * n_predict_ * step_ns_ : balance_ns_;
     } else if (step_ns_ > 0) {
         if (step_ns_ > wait_ns_) {

@@ -27,8 +27,9 @@ class DraftWidth {
     // `draft_ns`: what a draft of `most` tokens takes, if known.
     DraftWidth(int most, int n_expert, int n_expert_used, int64_t draft_ns);
 
-    void restart(int n_predict);  // other text, same machine
-    int  ask(int most);           // tokens to ask the drafter for; 0: a plain step
+    void restart(int n_predict);                          // other text, same machine
+    void learn_prompt(int n_tokens, int64_t compute_ns);  // of the prompt's latest batch
+    int  ask(int most);                                   // tokens to ask the drafter for; 0: a plain step
     int  keep(const std::vector<float> & confidence, int drafted) const;  // how many of them to verify
     void learn(const DraftRound & round);
 
@@ -46,7 +47,8 @@ class DraftWidth {
 
     int                 most_, n_expert_, n_used_;
     double              step_ns_ = 0, wait_ns_ = 0, step_bytes_ = 0;  // of a plain step
-    double              slope_     = 0.45;                            // compute of a further token, over a plain step's
+    double              slope_     = 0;                               // compute of a further token, over a plain step's
+    double              prompt_ns_ = 0;                               // compute of a token of the prompt
     double              sharing_   = 0.75;  // reads beyond a plain step's, over those of tokens routed independently
     double              inject_ns_ = 0;
     std::vector<double> correction_;  // measured over expected, by tokens verified

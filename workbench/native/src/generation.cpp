@@ -112,6 +112,9 @@ void Session::decode(const llama_batch & batch, const char * phase, int64_t inde
         round.inject_ns  = speculator_->inject_ns;
         width_->learn(round);
     }
+    if (width_ && strcmp(phase, "prefill") == 0) {
+        width_->learn_prompt(batch.n_tokens, t1 - t0 - stats.stall_ns);
+    }
     record_step(phase, index, batch.n_tokens, fed, int(draft.size()), t0, t1, engine_ ? &stats : nullptr);
     record_details(phase, index);
 }
