@@ -152,7 +152,7 @@ class TestLoglikelihood:
 
 
 class TestPlan:
-    limits = Limits(n_batch=64, n_cells=50, n_seq=6)
+    limits = Limits(n_batch=64, n_cells=100, n_seq=6)
 
     def test_every_request_once_and_within_limits(self) -> None:
         rng = np.random.default_rng(1)
@@ -162,7 +162,8 @@ class TestPlan:
         places = [i for w in waves for g in w.groups for i in g.index]
         assert sorted(places) == list(range(200))
         for wave in waves:
-            assert sum(g.n_cells for g in wave.groups) <= 50
+            cells = sum(g.n_cells for g in wave.groups)
+            assert cells <= (25 if len(wave.groups) > 1 else 100)
             assert sum(g.n_seq for g in wave.groups) <= 6
             for group in wave.groups:
                 assert [asked[i] for i in group.index] == [(group.context, c) for c in group.continuations]
@@ -170,7 +171,7 @@ class TestPlan:
     def test_keys_tell_waves_apart(self) -> None:
         a, b = plan([((1,), (2,))], self.limits)[0], plan([((1,), (3,))], self.limits)[0]
         assert a.key(self.limits) != b.key(self.limits)
-        assert a.key(self.limits) != a.key(Limits(n_batch=32, n_cells=50, n_seq=6))
+        assert a.key(self.limits) != a.key(Limits(n_batch=32, n_cells=100, n_seq=6))
 
     def test_a_continuation_beyond_the_context_is_an_error(self) -> None:
         with pytest.raises(ToggleError, match="exceeds the context of 4"):

@@ -108,7 +108,7 @@ class TestSizes:
     def test_sizes_left_alone_become_larger_and_given_ones_stay(self) -> None:
         found = eval_config(RunConfig(n_batch=32))
         assert (found.n_batch, found.n_ubatch, found.n_seq_max, found.n_ctx) == (32, 32, 32, 4096)
-        assert eval_config(RunConfig()).n_batch == 2048
+        assert eval_config(RunConfig()).n_batch == 1024
 
     def test_both_sides_get_equal_threads_and_sizes(self) -> None:
         a, b = matched(

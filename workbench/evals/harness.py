@@ -101,7 +101,7 @@ class Evaluation:
 def eval_config(config: RunConfig) -> RunConfig:
     """The configuration for many sequences per batch: left-at-default sizes become larger ones, telemetry is off."""
     plain = RunConfig()
-    wanted = {"n_ctx": 4096, "n_batch": 2048, "n_ubatch": 2048, "n_seq_max": 64}
+    wanted = {"n_ctx": 4096, "n_batch": 1024, "n_ubatch": 1024, "n_seq_max": 64}
     changes: dict[str, Any] = {k: v for k, v in wanted.items() if getattr(config, k) == getattr(plain, k)}
     n_batch = changes.get("n_batch", config.n_batch)
     if "n_ubatch" in changes:

@@ -1,6 +1,6 @@
 """Score continuations through `Session.evaluate`: contexts shared, many sequences per decode call.
 
-A *wave* is a set of contexts that fits the KV cache. Its contexts are decoded side by side, one sequence each; then
+A *wave* is a set of contexts held in the KV cache together. Its contexts are decoded side by side, one sequence each; then
 every sequence is copied to as many as it has continuations, and these are decoded side by side. A lone continuation is
 decoded with its context; continuations of one token need no second pass.
 
@@ -38,7 +38,7 @@ class Limits:
     n_batch : int
         Tokens per decode call.
     n_cells : int
-        Tokens of all sequences held at once: the session's `n_ctx`.
+        Tokens of all sequences that can be held at once: the session's `n_ctx`.
     n_seq : int
         Sequences side by side: the session's `n_seq_max`.
     """
@@ -46,6 +46,14 @@ class Limits:
     n_batch: int
     n_cells: int
     n_seq: int
+
+    @property
+    def wave_cells(self) -> int:
+        """Tokens that groups are gathered up to; one that is longer makes a wave alone.
+
+        A quarter of what fits: attention costs as if every token saw all that is held.
+        """
+        return max(1, self.n_cells // 4)
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ def plan(requests: Iterable[tuple[Tokens, Tokens]], limits: Limits) -> list[Wave
     wave: list[Group] = []
     for group in groups:
         if wave and (
-            sum(g.n_cells for g in wave) + group.n_cells > limits.n_cells
+            sum(g.n_cells for g in wave) + group.n_cells > limits.wave_cells
             or sum(g.n_seq for g in wave) + group.n_seq > limits.n_seq
         ):
             waves.append(Wave(tuple(wave)))
