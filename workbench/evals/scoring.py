@@ -1,8 +1,8 @@
 """Score continuations through `Session.evaluate`: contexts shared, many sequences per decode call.
 
-A *wave* is a set of contexts held in the KV cache together. Its contexts are decoded side by side, one sequence each; then
-every sequence is copied to as many as it has continuations, and these are decoded side by side. A lone continuation is
-decoded with its context; continuations of one token need no second pass.
+A *wave* is a set of contexts held in the KV cache together. Its contexts are decoded side by side, one sequence each;
+then every sequence is copied to as many as it has continuations, and these are decoded side by side. A lone
+continuation is decoded with its context; continuations of one token need no second pass.
 
 Which requests share a wave follows from the requests and `Limits` alone, never from toggles or cache state, so equal
 requests and limits give bit-equal scores under every toggle. Other limits use kernels of another batch width: scores
