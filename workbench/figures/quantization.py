@@ -81,15 +81,17 @@ def _ours(axes: Axes, rows: pd.DataFrame) -> None:
         marker = MARKERS[i % len(MARKERS)]
         axes.errorbar([row["size_mb"]], [row["score"]], yerr=errors, fmt=marker, color=BLUE, markersize=6, capsize=3)
         text = f"{row['name']}\n{row['size_mb']:.3g} MB, {row['score']:.1f} %"
+        above = i % 2 == 1  # neighbours are told apart
         axes.annotate(
             text,
-            (row["size_mb"], row["score"]),
-            (7, 5),
+            (row["size_mb"], row["high" if above else "low"]),
+            (0, 4 if above else -4),
             textcoords="offset points",
+            ha="center",
+            va="bottom" if above else "top",
             fontsize=7,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
-    axes.margins(x=0.3, y=0.15)
+    axes.margins(x=0.3, y=0.25)
     axes.set_xlim(0, rows["size_mb"].max() * 1.35)
     axes.set_xlabel("model file, MB")
     axes.set_ylabel("score, %")
