@@ -50,6 +50,22 @@ def test_greedy_output_is_that_of_plain_decoding(
     assert sum(r["accepted"] or 0 for r in records) < drafted / 2
 
 
+@pytest.mark.parametrize("arch", ["qwen35moe", "qwen3next"])
+@pytest.mark.parametrize("speculation", ["off", "ngram-simple"])
+def test_hybrid_targets_take_prompts_in_chunks_and_evaluate(
+    tiny_file: Callable[..., Path], arch: str, speculation: str
+) -> None:
+    """Calls that choose no token leave the recurrent state alone."""
+    model = tiny_file(arch)
+    whole, _ = generate(model)
+    chunked, records = generate(model, speculation=speculation, n_batch=18)
+    assert [r["phase"] for r in records[:2]] == ["prefill"] * 2
+    assert chunked == whole
+    with Session(model, **FLASH, speculation=speculation) as session:
+        logits = session.evaluate(PROMPT, range(len(PROMPT)), [0] * len(PROMPT), [True] * len(PROMPT))
+    assert logits.shape == (len(PROMPT), 512)
+
+
 @pytest.mark.parametrize("kind", ["ngram-simple", "ngram-mod"])
 def test_repetition_is_drafted_without_a_model(demo_file: Path, kind: str) -> None:
     """A text that repeats itself, fed as if chosen: what came before is drafted and accepted."""

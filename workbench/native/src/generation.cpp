@@ -76,8 +76,9 @@ void Session::decode(const llama_batch & batch, const char * phase, int64_t inde
     if (engine_) {
         engine_->begin_step();
     }
-    const int64_t t0 = mono_ns();
-    if (!draft.empty() && !forgets_) {
+    const bool    restores = !draft.empty() && !forgets_;
+    const int64_t t0       = mono_ns();
+    if (restores) {
         save_state();
     }
     const int status = llama_decode(context_, batch);
@@ -99,7 +100,7 @@ void Session::decode(const llama_batch & batch, const char * phase, int64_t inde
     }
     const int32_t fed = strcmp(phase, "decode") == 0 ? batch.token[0] : -1;
     choose(batch, strcmp(phase, "eval") != 0, draft);
-    if (!forgets_ && chosen_.size() <= draft.size()) {
+    if (restores && chosen_.size() <= draft.size()) {
         t1 += replay(batch, stats);
     }
     (strcmp(phase, "prefill") == 0 ? prefill_ns_ : decode_ns_) += t1 - t0;
