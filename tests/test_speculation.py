@@ -260,6 +260,12 @@ def test_an_architecture_without_taps_is_refused(tiny_file: Callable[..., Path],
         generate(tiny_file("olmoe"), n=4, speculation="dspark", draft_model=str(path))
 
 
+def test_batches_too_small_for_a_recurrent_state_are_refused(tiny_file: Callable[..., Path]) -> None:
+    """llama.cpp would abort."""
+    with pytest.raises(ToggleError, match=r"n_ubatch=17: .* at least 18"):
+        generate(tiny_file("qwen35moe"), n=4, speculation="ngram-simple", n_batch=17)
+
+
 def test_a_missing_or_broken_drafter_is_refused(tiny_file: Callable[..., Path], tmp_path: Path) -> None:
     model = tiny_file("qwen3moe")
     with pytest.raises(ModelFileError, match=r"none\.gguf"):

@@ -148,7 +148,13 @@ void Session::make_context(int n_ctx) {
     if (!context_) {
         throw Error{ "run", "cannot create a context of " + std::to_string(params.n_ctx) + " tokens; lower n_ctx" };
     }
-    forgets_ = !(llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_)) || llama_n_rs_seq(context_) > 0;
+    const uint32_t snapshots = llama_n_rs_seq(context_);
+    if (snapshots > 0 && llama_n_ubatch(context_) <= snapshots + 1) {
+        throw Error{ "toggle", "n_ubatch=" + std::to_string(llama_n_ubatch(context_)) + ": drafting with this model " +
+                                   "needs n_batch and n_ubatch of at least " + std::to_string(snapshots + 2) +
+                                   ", for its recurrent state to be rolled back" };
+    }
+    forgets_ = !(llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_)) || snapshots > 0;
     if (config_.speculation.on()) {
         speculator_ = std::make_unique<Speculator>(config_.speculation, model_, context_, threads_);
         if (config_.speculation.adaptive && !width_) {
