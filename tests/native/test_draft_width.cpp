@@ -96,7 +96,7 @@ static double run(const Machine & m, int tokens, const Likely & likely, bool hon
 
 static double best_fixed(const Machine & m, int tokens, const Likely & likely) {
     double best = 1;
-    for (int w = 1; w <= 6; w++) {
+    for (int w = 1; w <= k_most; w++) {
         best = std::min(best, run(m, tokens, likely, true, w));
     }
     return best;

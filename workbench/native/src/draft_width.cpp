@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 
 namespace les {
 
@@ -42,7 +41,6 @@ void DraftWidth::restart(int n_predict) {
     likely_       = -1;
     accepted_sum_ = confidence_sum_ = k_prior;
     balance_ns_                     = k_upfront * n_predict_ * step_ns_;
-    asking_                         = true;
     tried_                          = false;
     since_plain_                    = 0;
 }
@@ -115,11 +113,10 @@ int DraftWidth::ask(int most) {
     }
     const int    probe = probe_width(most);
     const double cost  = draft_ns(probe) + inject_ns_ + expected_ns(2) - step_ns_;  // of the least that can be tried
-    const bool   again = asking_ && tried_;
-    asking_            = balance_ns_ >= cost;
-    tried_             = tried_ && asking_;
-    if (!asking_ || !again) {
-        return asking_ ? probe : 0;
+    const bool   affordable = balance_ns_ >= cost;
+    tried_                  = tried_ && affordable;
+    if (!tried_) {
+        return affordable ? probe : 0;
     }
     if (++since_plain_ >= (n_plain_ < 2 ? k_refresh / 3 : k_refresh)) {
         since_plain_ = 0;

@@ -58,7 +58,6 @@ class DraftWidth {
     double likely_       = -1;  // the drafter's confidence of late; negative: it has none
     double accepted_sum_ = 0, confidence_sum_ = 0;
 
-    bool   asking_      = true;
     bool   tried_       = false;  // since it last began to ask
     double balance_ns_  = 0;      // what may be lost by trying
     double n_predict_   = 0;
