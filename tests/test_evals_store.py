@@ -212,6 +212,9 @@ class TestRungs:
             "perplexity_ratio": {"value": 1.0, "low": 0.999, "high": 1.001}}}  # fmt: skip
         found = self.judged(row("q", recipe="x") | {"lossless": lossless})["rows"][0]["levels"]
         assert [(v["level"], v["verdict"]) for v in found] == [(3, verdict), (4, INCONCLUSIVE)]
+        drafting = row("d", recipe="x", config={"experts": "flash", "speculation": "dspark"})
+        found = self.judged(row("q", recipe="x") | {"lossless": lossless}, drafting)["rows"][1]["levels"]
+        assert [(v["level"], v["verdict"]) for v in found] == [(2, LOSSLESS), (3, verdict), (4, INCONCLUSIVE)]
 
     @pytest.mark.native
     def test_quantization_is_levels_3_and_4(

@@ -21,26 +21,20 @@ def levels_of(row: Mapping[str, Any]) -> tuple[int, ...]:
     return ((2,) if drafts else ()) + ((3, 4) if row.get("recipe") else ()) or (1,)
 
 
-def bit_exact(row: Mapping[str, Any]) -> LevelVerdict:
-    """Level 1 from the ladder's own comparison of logits."""
-    found = row["lossless"]
-    verdict = {BIT_EXACT: LOSSLESS, DIFFERS: NOT_LOSSLESS}.get(found["verdict"], INCONCLUSIVE)
-    reason = found.get("reason") or f"{found['differing']:,} of {found['compared']:,} logits differ"
-    return LevelVerdict(level=1, verdict=verdict, reason=reason, figures=dict(found))
-
-
-def greedy(row: Mapping[str, Any]) -> LevelVerdict:
-    """Level 2 from the ladder's own comparison with plain greedy decoding of the same file.
+def compared(level: int, row: Mapping[str, Any]) -> LevelVerdict:
+    """Level 1 or 2 from the ladder's own comparison: logits, or for a drafting rung tokens, and logits where it can.
 
     Equal logits are equal tokens. A near-tie that batched numerics turned decides nothing.
     """
     found = row["lossless"]
-    known = {BIT_EXACT: LOSSLESS, SAME_TOKENS: LOSSLESS, DIFFERS: NOT_LOSSLESS}
-    what = "logits differ" if found["verdict"] == BIT_EXACT else "tokens differ"
-    reason = found.get("reason") or f"{found['differing']:,} of {found['compared']:,} {what}"
-    if found.get("against"):
+    known = {BIT_EXACT: LOSSLESS, DIFFERS: NOT_LOSSLESS} | ({SAME_TOKENS: LOSSLESS} if level == 2 else {})
+    what = "tokens" if level == 2 and found["verdict"] != BIT_EXACT else "logits"
+    reason = found.get("reason") or f"{found['differing']:,} of {found['compared']:,} {what} differ"
+    if level == 2 and found.get("against"):
         reason += f", against {found['against']}"
-    return LevelVerdict(level=2, verdict=known.get(found["verdict"], INCONCLUSIVE), reason=reason, figures=dict(found))
+    return LevelVerdict(
+        level=level, verdict=known.get(found["verdict"], INCONCLUSIVE), reason=reason, figures=dict(found)
+    )
 
 
 def measured_loss(row: Mapping[str, Any]) -> LevelVerdict:
@@ -76,25 +70,20 @@ def judge(
         Tasks that quantized rungs are scored on; None: level 4 stays open, and level 3 can only be refuted.
     """
     points: dict[str, dict[str, Any]] = {}
-    scored: dict[str, tuple[LevelVerdict, ...]] = {}
+    of_file: dict[str, tuple[LevelVerdict, ...]] = {}  # levels 3 and 4, once per variant
     for row in document["rows"]:
         wanted = levels_of(row)
         variant = f"{row['model']}, {row['recipe']}"
-        found: tuple[LevelVerdict, ...] = ()
         if row["status"] != "ok":
-            found = tuple(_open(level, "the rung failed") for level in wanted)
-        elif wanted == (1,):
-            found = (bit_exact(row),)
-        else:
-            if 2 in wanted:
-                found = (greedy(row),)
-            if row["recipe"] and suite is not None and variant in files:
-                if variant not in scored:
-                    scored[variant] = _quantized(row, model, files[variant], suite, limit, root, say, points)
-                found += scored[variant]
-            elif row["recipe"]:
-                found += (measured_loss(row), _open(4, "not asked for: --eval local"))
-        row["levels"] = [v.to_dict() for v in found]
+            row["levels"] = [_open(level, "the rung failed").to_dict() for level in wanted]
+            continue
+        if row["recipe"] and variant not in of_file:
+            if suite is not None and variant in files:
+                of_file[variant] = _quantized(row, model, files[variant], suite, limit, root, say, points)
+            else:
+                of_file[variant] = (measured_loss(row), _open(4, "not asked for: --eval local"))
+        found = [compared(level, row) for level in wanted if level < 3]
+        row["levels"] = [v.to_dict() for v in (*found, *(of_file[variant] if row["recipe"] else ()))]
     if points:
         document["size_score"] = list(points.values())
 
