@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from workbench.ablation.stats import MedianBootstrap
 from workbench.bench.common import decode_tok_s, median_of, ratio, report, run_once
 from workbench.config import RunConfig
 from workbench.demo import demo_drafter, demo_model
@@ -73,7 +73,7 @@ def run(*, repeats: int = 3, tokens: int = 256) -> None:
         for text in TEXTS:
             off = samples[flash, text, "off"]
             fixed = [a for a in arms if a == "off" or a.startswith("width")]
-            best = max(fixed, key=lambda a: MedianBootstrap()(samples[flash, text, a]).value)
+            best = max(fixed, key=lambda a: median(samples[flash, text, a]))
             estimates.append(ratio(samples[flash, text, "adaptive"], samples[flash, text, best]))
             for arm in arms:
                 key = (flash, text, arm)
@@ -83,7 +83,7 @@ def run(*, repeats: int = 3, tokens: int = 256) -> None:
                         "flash": flash,
                         "text": text,
                         "arm": arm + (" (best fixed)" if arm == best else ""),
-                        "tok/s": MedianBootstrap()(samples[key]).value,
+                        "tok/s": median(samples[key]),
                         "x off": gain.value,
                         "x off low": gain.low,
                         "x off high": gain.high,

@@ -47,7 +47,7 @@ def draw(given: FigureData) -> Figure:
     lines = given.frame[given.frame["n_batch"].isna()]
     axes[0].errorbar(curve["n_batch"], curve["tok_s"], yerr=bounds(curve, "tok_s", "tok_s_low", "tok_s_high"),
                      fmt="o-", color=BLUE, capsize=2.5, markersize=4, label="streamed")  # fmt: skip
-    for (_, row), colour, dash in zip(lines.iterrows(), (GREY, "black"), ("--", ":"), strict=False):
+    for (_, row), colour, dash in zip(lines.iterrows(), (GREY, "black", GREY), ("--", ":", "-."), strict=False):
         axes[0].axhline(row["tok_s"], color=colour, linestyle=dash, label=f"{row['case']}: {row['tok_s']:.0f}")
     axes[0].set_ylabel("scored tokens per second")
     axes[1].plot(curve["n_batch"], curve["mb_per_token"], "s--", color=ORANGE, markersize=4)
