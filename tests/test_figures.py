@@ -103,6 +103,13 @@ class TestRecordedLadder:
         )
         assert (tmp_path / "again" / "ablation.png").read_bytes() == (tmp_path / "out" / "ablation.png").read_bytes()
 
+    def test_a_drafting_rung_says_what_it_is_compared_with(self, ladder: Path) -> None:
+        frame = module("ablation").data(open_runs(ladder)).frame
+        marks = frame[frame["how"] == "measured"].set_index("rung")["mark"]
+        assert marks["+ DSpark"] == "bit-exact\nto plain"
+        assert marks["+ contiguous layout"] == "bit-exact"
+        assert "plain decoding of the same file" in texts(wb.figure("ablation", ladder))
+
     def test_reported_values_are_never_measured_ones(self, ladder: Path) -> None:
         theirs = {r["tok_s"] for r in article()["ladder"]["rungs"]} | {21.7, 18.0, 78.28, 78.12}
         for name in ("overview", "frontier", "roofline"):

@@ -62,7 +62,12 @@ def _mark(row: Mapping[str, Any]) -> str:
     if row["lossless"]["verdict"] == lossless.MEASURED:
         return f"KL {row['lossless']['quality']['kl']['mean']['value']:.2g}"
     marks = {BIT_EXACT: "bit-exact", DIFFERS: "DIFFERS", SAME_TOKENS: "same\ntokens", NEAR_TIE: "near-tie"}
-    return marks.get(row["lossless"]["verdict"], "not\nchecked")
+    mark = marks.get(row["lossless"]["verdict"])
+    return "not\nchecked" if mark is None else mark + ("\nto plain" if _drafts(row) else "")
+
+
+def _drafts(row: Mapping[str, Any]) -> bool:
+    return bool(row["config"].get("speculation", "off") != "off")
 
 
 def draw_speed(axes: Axes, ours: pd.DataFrame, emulated: bool) -> None:
@@ -121,6 +126,8 @@ def _caption(run: RecordedRun) -> str:
         f"{document['reference']!r}.",
         flash_text(run.rows),
     ]
+    if any(_drafts(row) for row in run.rows):
+        parts.append("To plain: a rung that drafts is compared with plain decoding of the same file.")
     if any(row["lossless"]["verdict"] == lossless.MEASURED for row in run.rows):
         parts.append("KL: mean divergence (nats) from the model as given on held-out text, where weights differ.")
     left_out = [row["rung"] for row in document["rows"] if row["decode_tok_s"] is None]
