@@ -72,6 +72,7 @@ def load(path: Path) -> int | None:
     """A model on the CPU, or None when llama.cpp refuses the file."""
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0
+    params.use_extra_bufts = False  # where a CPU has AMX, weights would be repacked for other kernels
     with quiet():
         return llama_cpp.llama_model_load_from_file(str(path).encode(), params)
 
