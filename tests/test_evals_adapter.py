@@ -17,6 +17,7 @@ import pytest
 from evals_material import SHAPE, SIZES, WORDS
 
 from workbench import RunError, Session, ToggleError
+from workbench.evals.prefixes import PrefixTree
 from workbench.evals.scoring import Limits, fit, plan, token_scores
 from workbench.evals.store import Journal
 
@@ -134,6 +135,24 @@ class TestLoglikelihood:
         wanted = one_by_one(session, [((c + t)[-33:][: -len(t)], t) for c, t in pairs])
         assert [f[0] for f in found] == pytest.approx([w[0] for w in wanted], abs=NOISE)
 
+    @pytest.mark.parametrize("arch", ["gpt-oss", "deepseek2", "qwen35moe", "qwen3next", "lfm2moe"])
+    @pytest.mark.parametrize("n_batch", [16, 256])
+    def test_shared_beginnings_whatever_the_memory(
+        self, tiny_file: Callable[..., Path], arch: str, n_batch: int
+    ) -> None:
+        """Windows, latent attention, recurrent states: a beginning is shared by texts of the same call and of later."""
+        rng = np.random.default_rng(5)
+        whole = rng.integers(3, 250, 40).tolist()
+        contexts = [whole[:n] for n in (24, 24, 30, 40)] + [[*whole[:20], 7, 8]]
+        pairs = [(c, rng.integers(3, 250, 1 + i).tolist()) for c in contexts for i in range(4)]
+        sizes = {"n_batch": n_batch, "n_ubatch": n_batch, "n_seq_max": 16}
+        model = tiny_file(arch, dtype="f32", n_ctx=512, n_expert=8, n_expert_used=8)  # no near tie moves a choice
+        with open_session(model, **sizes) as session:
+            found = adapter(session)._loglikelihood_tokens([(None, *p) for p in pairs], disable_tqdm=True)
+        with open_session(model) as session:
+            wanted = one_by_one(session, pairs)
+        assert [f[0] for f in found] == pytest.approx([w[0] for w in wanted], abs=NOISE)
+
     def test_empty_context_and_continuation(self, session: Session) -> None:
         lm = adapter(session)
         assert ask(lm, "loglikelihood", [("", "ab")])[0][0] == pytest.approx(
@@ -156,17 +175,28 @@ class TestPlan:
 
     def test_every_request_once_and_within_limits(self) -> None:
         rng = np.random.default_rng(1)
-        asked = [(tuple(rng.integers(0, 3, rng.integers(1, 30))), tuple(rng.integers(0, 9, rng.integers(1, 9))))
-                 for _ in range(200)]  # fmt: skip
+        asked = [(tuple(rng.integers(0, 3, rng.integers(1, 30)).tolist()),
+                  tuple(rng.integers(0, 9, rng.integers(1, 9)).tolist())) for _ in range(200)]  # fmt: skip
         waves = plan(asked, self.limits)
-        places = [i for w in waves for g in w.groups for i in g.index]
-        assert sorted(places) == list(range(200))
+        assert sorted(r.place for w in waves for r in w.requests) == list(range(200))
         for wave in waves:
-            cells = sum(g.n_cells for g in wave.groups)
-            assert cells <= (25 if len(wave.groups) > 1 else 100)
-            assert sum(g.n_seq for g in wave.groups) <= 6
-            for group in wave.groups:
-                assert [asked[i] for i in group.index] == [(group.context, c) for c in group.continuations]
+            assert wave.n_tokens == len({t[: i + 1] for t in wave.texts for i in range(len(t))})
+            assert wave.n_tokens <= (25 if len(wave.texts) > 1 else 100)
+            assert len(wave.texts) <= 6
+            for r in wave.requests:
+                context, continuation = asked[r.place]
+                assert (r.start, r.continuation) == (len(context) - 1, continuation)
+                assert wave.texts[r.text][: r.start + len(continuation)] == context + continuation[:-1]
+
+    def test_what_texts_begin_with_is_decoded_once(self) -> None:
+        asked = [((1, 2, 3), (4, 5)), ((1, 2, 3), (4, 6)), ((1, 2), (3,)), ((1, 2, 7), (8, 9, 5)), ((9,), (1, 2))]
+        (wave,) = plan(asked, self.limits)
+        assert wave.texts == ((1, 2, 3, 4), (1, 2, 7, 8, 9), (9, 1))
+        tree = PrefixTree.of(wave.texts)
+        assert tree.tokens == [1, 2, 3, 4, 7, 8, 9, 9, 1]
+        assert tree.positions == [0, 1, 2, 3, 2, 3, 4, 0, 1]
+        assert tree.sequences == [range(0, 2)] * 2 + [range(0, 1)] * 2 + [range(1, 2)] * 3 + [range(2, 3)] * 2
+        assert tree.paths == [[0, 1, 2, 3], [0, 1, 4, 5, 6], [7, 8]]
 
     def test_keys_tell_waves_apart(self) -> None:
         a, b = plan([((1,), (2,))], self.limits)[0], plan([((1,), (3,))], self.limits)[0]

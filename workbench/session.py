@@ -41,7 +41,7 @@ def library() -> ctypes.CDLL:
         "les_close": (None, [handle]),
         "les_begin": (count, [handle, ints, count, count, ints, count]),
         "les_next": (count, [handle]),
-        "les_eval": (count, [handle, count, ints, ints, ints, ctypes.POINTER(ctypes.c_int8)]),
+        "les_eval": (count, [handle, count, ints, ints, ints, ints, ctypes.POINTER(ctypes.c_int8)]),
         "les_clear": (count, [handle, count]),
         "les_logits": (ctypes.POINTER(ctypes.c_float), [handle, ctypes.POINTER(count), ctypes.POINTER(count)]),
         "les_next_token": (ctypes.c_int32, [handle]),
@@ -277,25 +277,20 @@ class Session:
         return np.ctypeslib.as_array(data, shape=(rows.value, vocab.value)).copy()
 
     def evaluate(
-        self, tokens: Sequence[int], positions: Sequence[int], sequences: Sequence[int], want: Sequence[bool]
+        self, tokens: Sequence[int], positions: Sequence[int], sequences: Sequence[int | range], want: Sequence[bool]
     ) -> np.ndarray:
         """Decode one batch of any sequences; logits of the wanted tokens, float32 [sum(want), n_vocab].
 
+        A token may belong to several sequences, given as a range: those begin alike and are computed once.
         `bytes_read` counts what these calls read from flash, where telemetry is on.
         """
         wanted = (ctypes.c_int8 * len(want))(*[int(w) for w in want])
-        n = len(tokens)
-        if self._lib.les_eval(self._open, n, _ints(tokens), _ints(positions), _ints(sequences), wanted) != 0:
+        spans = [s if isinstance(s, range) else range(s, s + 1) for s in sequences]
+        first, count = _ints([s.start for s in spans]), _ints([len(s) for s in spans])
+        if self._lib.les_eval(self._open, len(tokens), _ints(tokens), _ints(positions), first, count, wanted) != 0:
             raise self._error()
         self.bytes_read += self._take_record().get("bytes") or 0
         return self.logits
-
-    def copy_sequence(self, source: int, target: int) -> None:
-        """Let sequence `target` hold what `source` holds; the memory is shared where it can be."""
-        import llama_cpp
-
-        memory = llama_cpp.llama_get_memory(self._lib.les_context(self._open))
-        llama_cpp.llama_memory_seq_cp(memory, source, target, -1, -1)
 
     def clear(self, sequence: int = -1) -> None:
         """Forget a sequence's context; -1 forgets all."""

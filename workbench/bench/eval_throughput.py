@@ -19,6 +19,7 @@ from workbench.bench.common import n_threads, ratio, report
 from workbench.config import RunConfig
 from workbench.demo import demo_model
 from workbench.errors import WorkbenchError
+from workbench.evals.prefixes import PrefixTree
 from workbench.session import Session
 
 Request = tuple[None, list[int], list[int]]
@@ -53,6 +54,11 @@ def _measure(given: Path, model: Path, repeats: int, tokens: int) -> None:
         f"{len(requests)} requests of the local suite, {n_tokens:,} tokens; embedded model as LES-mixed, "
         f"{n_threads()} threads"
     ]
+    texts = sorted({(*context, *continuation[:-1]) for _, context, continuation in requests})
+    notes.append(
+        f"les-workbench decodes {len(PrefixTree.of(texts).tokens):,} of them: what texts begin with in common once; "
+        "hf decodes all, and pads"
+    )
     cases: dict[str, Callable[[], float]] = {OURS: lambda: _ours(model, resident, requests)[0]}
     try:
         theirs = _hf(model, requests)
@@ -71,8 +77,8 @@ def _measure(given: Path, model: Path, repeats: int, tokens: int) -> None:
     read_bytes: dict[int, float] = {}
     for repeat in range(repeats):
         for n_batch in BATCHES[:: 1 if repeat % 2 == 0 else -1]:
-            config = RunConfig(experts="flash", lookahead="router", ready_first=True, n_batch=n_batch, n_ubatch=n_batch)
-            seconds, read_bytes[n_batch] = _ours(model, config, requests)
+            config = RunConfig(experts="flash", lookahead="router", ready_first=True)
+            seconds, read_bytes[n_batch] = _ours(model, config, requests, n_batch)
             speeds[n_batch].append(n_tokens / seconds)
     for n_batch in BATCHES:
         rows.append(_row(FLASH, f"{n_batch} tokens", n_batch, speeds[n_batch], read_bytes[n_batch] / 1e6 / n_tokens))
@@ -108,17 +114,18 @@ def _requests(model: Path, config: RunConfig, tokens: int) -> list[Request]:
     return found
 
 
-def _open(model: Path, config: RunConfig) -> Session:
+def _open(model: Path, config: RunConfig, n_batch: int = BATCHES[-1]) -> Session:
     from workbench.evals.harness import eval_config
 
-    return Session(model, replace(eval_config(config), telemetry="token"))
+    config = replace(eval_config(config), n_batch=n_batch, n_ubatch=n_batch, n_seq_max=min(64, n_batch))
+    return Session(model, replace(config, telemetry="token"))
 
 
-def _ours(model: Path, config: RunConfig, requests: list[Request]) -> tuple[float, float]:
+def _ours(model: Path, config: RunConfig, requests: list[Request], n_batch: int = BATCHES[-1]) -> tuple[float, float]:
     """Seconds of scoring (loading not counted), and bytes read from flash meanwhile."""
     from workbench.evals.adapter import SessionLM
 
-    with _open(model, config) as session:
+    with _open(model, config, n_batch) as session:
         lm = SessionLM(session, progress=False)
         before = session.bytes_read
         start = time.perf_counter()

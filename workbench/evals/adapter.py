@@ -13,7 +13,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from workbench.errors import RunError, ToggleError
-from workbench.evals.scoring import Limits, Score, Tokens, Wave, fit, greedy_tokens, plan, score_wave
+from workbench.evals.prefixes import Tokens
+from workbench.evals.scoring import Limits, Score, Wave, fit, greedy_tokens, plan, score_wave
 from workbench.evals.store import Journal
 from workbench.session import Session
 
@@ -142,13 +143,11 @@ class SessionLM(TemplateLM):
         waves = plan((pairs[i] for i in numbers), self.limits)
 
         def compute(wave: Wave) -> list[list[Any]]:
-            found = score_wave(self.session, wave, self.limits)
-            return [list(found[i]) for g in wave.groups for i in g.index]
+            return [list(score) for score in score_wave(self.session, wave, self.limits)]
 
         for wave, kept in self._over(waves, compute, disable_tqdm):
-            places = [i for g in wave.groups for i in g.index]
-            for place, (total, greedy) in zip(places, kept, strict=True):
-                scores[numbers[place]] = (float(total), bool(greedy))
+            for request, (total, greedy) in zip(wave.requests, kept, strict=True):
+                scores[numbers[request.place]] = (float(total), bool(greedy))
         for (key, _, _), score in zip(requests, scores, strict=True):
             if key is not None:
                 self.cache_hook.add_partial("loglikelihood", key, score)

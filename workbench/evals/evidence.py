@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import pandas as pd
 from workbench.config import RunConfig
 from workbench.errors import RunError
 from workbench.evals.distribution import position_table
-from workbench.evals.scoring import Limits, decode, greedy_tokens, text_rows
+from workbench.evals.prefixes import Rows
+from workbench.evals.scoring import Limits, decode, greedy_tokens
 from workbench.evals.tasks import CHOICE, LocalTask
 from workbench.evals.verdict import GreedyCase
 from workbench.session import Session
@@ -153,11 +154,16 @@ def _width_noise(session: Session, prompts: Sequence[list[int]], found: Evidence
     moves = []
     for prompt, tokens, rows in zip(prompts, found.greedy, single, strict=True):
         session.clear()
-        batch = np.concatenate([*decode(session, text_rows([*prompt, *tokens[:-1]], 0), limits)])[len(prompt) - 1 :]
+        batch = np.concatenate([*_all_logits(session, [[*prompt, *tokens[:-1]]], limits)])[len(prompt) - 1 :]
         best = np.argpartition(-rows, 1, axis=1)[:, :2]
         margins = [np.diff(np.take_along_axis(logits, best, axis=1)) for logits in (rows, batch)]
         moves.append(np.abs(margins[0] - margins[1]).ravel())
     return float(np.percentile(np.concatenate(moves), 99))
+
+
+def _all_logits(session: Session, texts: Sequence[list[int]], limits: Limits) -> Iterator[np.ndarray]:
+    rows = Rows.side_by_side(texts)
+    return decode(session, rows, [True] * len(rows.tokens), limits)
 
 
 def _texts(session: Session, texts: Sequence[list[int]], limits: Limits, found: Evidence) -> None:
@@ -171,8 +177,7 @@ def _texts(session: Session, texts: Sequence[list[int]], limits: Limits, found: 
                 cells += len(wanted[end])
                 end += 1
             session.clear()
-            rows = [row for i, tokens in enumerate(wanted[start:end]) for row in text_rows(tokens[:-1], i)]
-            for logits in decode(session, rows, limits):
+            for logits in _all_logits(session, [tokens[:-1] for tokens in wanted[start:end]], limits):
                 file.write(logits.tobytes())
             start = end
     found.targets = np.array([t for tokens in wanted for t in tokens[1:]], np.int64)

@@ -1,8 +1,7 @@
-"""Score continuations through `Session.evaluate`: contexts shared, many sequences per decode call.
+"""Score continuations through `Session.evaluate`: what texts begin with in common is decoded once.
 
-A *wave* is a set of contexts held in the KV cache together. Its contexts are decoded side by side, one sequence each;
-then every sequence is copied to as many as it has continuations, and these are decoded side by side. A lone
-continuation is decoded with its context; continuations of one token need no second pass.
+A *wave* is a set of texts (context and continuation) held in the KV cache together, decoded as one prefix tree: many
+sequences per decode call, one pass over the experts per call.
 
 Which requests share a wave follows from the requests and `Limits` alone, never from toggles or cache state, so equal
 requests and limits give bit-equal scores under every toggle. Other limits use kernels of another batch width: scores
@@ -20,11 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workbench.errors import ToggleError
+from workbench.evals.prefixes import PrefixTree, Rows, Tokens, common
 
 if TYPE_CHECKING:
     from workbench.session import Session
 
-Tokens = tuple[int, ...]
 Score = tuple[float, bool]
 _MAX_LOGITS = 1 << 25
 
@@ -49,7 +48,7 @@ class Limits:
 
     @property
     def wave_cells(self) -> int:
-        """Tokens that groups are gathered up to; one that is longer makes a wave alone.
+        """Tokens that texts are gathered up to; one that is longer makes a wave alone.
 
         A quarter of what fits: attention costs as if every token saw all that is held.
         """
@@ -57,36 +56,26 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Group:
-    """A context with its continuations; `index` gives each continuation's place among the requests."""
+class Request:
+    """A continuation to score: predicted from token `start` of a wave's text on; `place` is that among all requests."""
 
-    context: Tokens
-    continuations: tuple[Tokens, ...]
-    index: tuple[int, ...]
-
-    @property
-    def n_cells(self) -> int:
-        return len(self.context) + sum(len(c) - 1 for c in self.continuations)
-
-    @property
-    def n_seq(self) -> int:
-        return len(self.continuations)
+    place: int
+    text: int
+    start: int
+    continuation: Tokens
 
 
 @dataclass(frozen=True)
 class Wave:
-    """Groups decoded together."""
+    """Texts decoded together, in lexicographic order, and the requests they answer."""
 
-    groups: tuple[Group, ...]
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens decoded for this wave."""
-        return sum(group.n_cells for group in self.groups)
+    texts: tuple[Tokens, ...]
+    requests: tuple[Request, ...]
+    n_tokens: int
 
     def key(self, limits: Limits) -> str:
         """Hash of all that its scores depend on besides the model and the run's configuration."""
-        values = [[g.context, g.continuations] for g in self.groups]
+        values = [self.texts, [(r.text, r.start, r.continuation) for r in self.requests]]
         text = json.dumps([limits.n_batch, values], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -107,150 +96,76 @@ def fit(context: Sequence[int], continuation: Sequence[int], max_length: int) ->
 
 
 def plan(requests: Iterable[tuple[Tokens, Tokens]], limits: Limits) -> list[Wave]:
-    """Group requests by context, longest first, and pack the groups into waves."""
-    by_context: dict[Tokens, list[tuple[int, Tokens]]] = {}
-    for index, (context, continuation) in enumerate(requests):
-        by_context.setdefault(context, []).append((index, continuation))
-    groups = []
-    for context in sorted(by_context, key=lambda c: (-len(c), c)):
-        items = by_context[context]
-        for part in _parts(context, items, limits):
-            groups.append(Group(context, tuple(c for _, c in part), tuple(i for i, _ in part)))
+    """Sort requests by what they feed, so that neighbours begin alike, and pack them into waves."""
+    fed = sorted(
+        ((*context, *continuation[:-1]), len(context) - 1, continuation, place)
+        for place, (context, continuation) in enumerate(requests)
+    )
     waves: list[Wave] = []
-    wave: list[Group] = []
-    for group in groups:
-        if wave and (
-            sum(g.n_cells for g in wave) + group.n_cells > limits.wave_cells
-            or sum(g.n_seq for g in wave) + group.n_seq > limits.n_seq
-        ):
-            waves.append(Wave(tuple(wave)))
-            wave = []
-        wave.append(group)
-    return [*waves, Wave(tuple(wave))] if wave else waves
+    texts: list[Tokens] = []
+    found: list[Request] = []
+    cells = 0
+    for text, start, continuation, place in fed:
+        shared = common(texts[-1], text) if texts else 0
+        extends = bool(texts) and shared == len(texts[-1])
+        full = len(texts) == limits.n_seq and not extends
+        if texts and (full or cells + len(text) - shared > limits.wave_cells):
+            waves.append(Wave(tuple(texts), tuple(found), cells))
+            texts, found, cells, shared, extends = [], [], 0, 0, False
+        texts[-1 if extends else len(texts) :] = [text]
+        found.append(Request(place, len(texts) - 1, start, continuation))
+        cells += len(text) - shared
+    return [*waves, Wave(tuple(texts), tuple(found), cells)] if texts else waves
 
 
-def _parts(context: Tokens, items: list[tuple[int, Tokens]], limits: Limits) -> Iterator[list[tuple[int, Tokens]]]:
-    part: list[tuple[int, Tokens]] = []
-    cells = len(context)
-    for index, continuation in items:
-        more = len(continuation) - 1
-        if part and (cells + more > limits.n_cells or len(part) == limits.n_seq):
-            yield part
-            part, cells = [], len(context)
-        part.append((index, continuation))
-        cells += more
-    if part:
-        yield part
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One token to decode; `want` asks for its logits."""
-
-    token: int
-    position: int
-    sequence: int
-    want: bool
-
-
-def decode(session: Session, rows: Sequence[_Row], limits: Limits) -> Iterator[np.ndarray]:
+def decode(session: Session, rows: Rows, want: Sequence[bool], limits: Limits) -> Iterator[np.ndarray]:
     """Decode rows in calls of at most `n_batch` tokens; yields the wanted logits in order, call by call."""
     most_wanted = max(1, _MAX_LOGITS // session.n_vocab)
     start = 0
-    while start < len(rows):
+    while start < len(want):
         end, wanted = start, 0
-        while end < len(rows) and end - start < limits.n_batch and wanted < most_wanted:
-            wanted += rows[end].want
+        while end < len(want) and end - start < limits.n_batch and wanted < most_wanted:
+            wanted += want[end]
             end += 1
-        part = rows[start:end]
-        logits = session.evaluate(
-            [r.token for r in part], [r.position for r in part], [r.sequence for r in part], [r.want for r in part]
-        )
+        part = slice(start, end)
+        logits = session.evaluate(rows.tokens[part], rows.positions[part], rows.sequences[part], want[part])
         if wanted:
             yield logits
         start = end
 
 
-def text_rows(tokens: Sequence[int], sequence: int) -> list[_Row]:
-    """Rows that ask for the logits of every token of a text."""
-    return [_Row(t, i, sequence, True) for i, t in enumerate(tokens)]
+def token_scores(
+    logits: np.ndarray, targets: Sequence[int] | np.ndarray, rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probability of each target, and whether it is the most likely token (float32 logits, float64 sums).
 
-
-def last_rows(tokens: Sequence[int], position: int, sequence: int) -> list[_Row]:
-    """Rows that continue a sequence at `position` and ask for the last token's logits."""
-    return [_Row(t, position + i, sequence, i == len(tokens) - 1) for i, t in enumerate(tokens)]
-
-
-def token_scores(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probability of each target, and whether it is the most likely token (float32 logits, float64 sums)."""
+    Target i belongs to row `rows[i]` of the logits; None = row i.
+    """
+    rows = np.arange(len(targets)) if rows is None else rows
     top = logits.max(axis=1, keepdims=True)
-    total = np.exp(logits - top).sum(axis=1, dtype=np.float64)
-    picked = logits[np.arange(len(targets)), targets].astype(np.float64)
-    return picked - top[:, 0] - np.log(total), logits.argmax(axis=1) == np.asarray(targets)
+    total = np.log(np.exp(logits - top).sum(axis=1, dtype=np.float64))
+    picked = logits[rows, targets].astype(np.float64)
+    return picked - top[rows, 0] - total[rows], logits.argmax(axis=1)[rows] == np.asarray(targets)
 
 
-def score_wave(session: Session, wave: Wave, limits: Limits) -> dict[int, Score]:
-    """Scores of a wave's continuations, by their place among the requests."""
+def score_wave(session: Session, wave: Wave, limits: Limits) -> list[Score]:
+    """Scores of a wave's requests, in their order."""
     session.clear()
-    first: list[_Row] = []
-    asked: list[tuple[Group, Tokens]] = []  # what the wanted rows of the first pass score
-    for group, base in zip(wave.groups, _bases(wave), strict=True):
-        lone = len(group.continuations) == 1
-        tokens = group.context + (group.continuations[0][:-1] if lone else ())
-        at = len(group.context) - 1
-        first += [_Row(t, i, base, i >= at) for i, t in enumerate(tokens)]
-        asked.append((group, group.continuations[0] if lone else tuple(c[0] for c in group.continuations)))
-    rows = _rows_of(session, first, limits, [len(g.continuations[0]) if g.n_seq == 1 else 1 for g, _ in asked])
-    sums: dict[int, list[float | bool]] = {}
-    second: list[_Row] = []
-    behind: list[tuple[int, Tokens]] = []
-    for (group, targets), logits, base in zip(asked, rows, _bases(wave), strict=True):
-        if group.n_seq == 1:
-            values, greedy = token_scores(logits, targets)
-            sums[group.index[0]] = [float(values.sum()), bool(greedy.all())]
-            continue
-        repeated = np.repeat(logits, len(targets), axis=0)
-        values, greedy = token_scores(repeated, targets)
-        for i, (index, continuation) in enumerate(zip(group.index, group.continuations, strict=True)):
-            sums[index] = [float(values[i]), bool(greedy[i])]
-            if len(continuation) > 1:
-                if i:
-                    session.copy_sequence(base, base + i)
-                at = len(group.context)
-                second += [_Row(t, at + j, base + i, True) for j, t in enumerate(continuation[:-1])]
-                behind.append((index, continuation[1:]))
-    for (index, targets), logits in zip(
-        behind, _rows_of(session, second, limits, [len(t) for _, t in behind]), strict=True
-    ):
-        values, greedy = token_scores(logits, targets)
-        sums[index][0] += float(values.sum())
-        sums[index][1] = bool(sums[index][1]) and bool(greedy.all())
-    return {index: (float(total), bool(greedy)) for index, (total, greedy) in sums.items()}
-
-
-def _bases(wave: Wave) -> list[int]:
-    """First sequence of each group."""
-    bases, at = [], 0
-    for group in wave.groups:
-        bases.append(at)
-        at += group.n_seq
-    return bases
-
-
-def _rows_of(session: Session, rows: Sequence[_Row], limits: Limits, counts: Sequence[int]) -> Iterator[np.ndarray]:
-    """Wanted logits, cut into pieces of the given numbers of rows."""
-    calls = decode(session, rows, limits)
-    held: list[np.ndarray] = []
-    n_held = 0
-    for count in counts:
-        while n_held < count:
-            held.append(next(calls))
-            n_held += len(held[-1])
-        joined = held[0] if len(held) == 1 else np.concatenate(held)
-        yield joined[:count]
-        held, n_held = [joined[count:]], n_held - count
-    for _ in calls:
-        pass
+    tree = PrefixTree.of(wave.texts)
+    rows = np.concatenate([tree.paths[r.text][r.start : r.start + len(r.continuation)] for r in wave.requests])
+    targets = np.concatenate([r.continuation for r in wave.requests])
+    wanted, places = np.unique(rows, return_inverse=True)
+    want = np.zeros(len(tree.tokens), bool)
+    want[wanted] = True
+    values, greedy = np.empty(len(rows)), np.empty(len(rows), bool)
+    done = 0
+    for logits in decode(session, tree, want.tolist(), limits):
+        here = (places >= done) & (places < done + len(logits))
+        values[here], greedy[here] = token_scores(logits, targets[here], places[here] - done)
+        done += len(logits)
+    ends = np.cumsum([len(r.continuation) for r in wave.requests])[:-1]
+    pieces = zip(np.split(values, ends), np.split(greedy, ends), strict=True)
+    return [(float(v.sum()), bool(g.all())) for v, g in pieces]
 
 
 def greedy_tokens(
@@ -262,16 +177,25 @@ def greedy_tokens(
 ) -> list[list[int]]:
     """Greedy continuations of several prompts, one sequence each; `stop` is asked after every token."""
     session.clear()
+    order = sorted(range(len(prompts)), key=lambda i: tuple(prompts[i]))  # sequence j is prompt order[j]
+    tree = PrefixTree.of([tuple(prompts[i]) for i in order])
+    last = {path[-1] for path in tree.paths}
+    logits = np.concatenate([*decode(session, tree, [i in last for i in range(len(tree.tokens))], limits)])
+    logits = logits[np.searchsorted(sorted(last), [path[-1] for path in tree.paths])]
     out: list[list[int]] = [[] for _ in prompts]
     active = list(range(len(prompts)))
-    rows = [row for i, prompt in enumerate(prompts) for row in last_rows(prompt, 0, i)]
     while active:
-        logits = np.concatenate([*decode(session, rows, limits)])
         going = []
-        for i, row in zip(active, logits, strict=True):
+        for j, row in zip(active, logits, strict=True):
+            i = order[j]
             out[i].append(int(row.argmax()))
             if not stop(i, out[i]) and len(out[i]) < counts[i]:
-                going.append(i)
+                going.append(j)
         active = going
-        rows = [row for i in active for row in last_rows(out[i][-1:], len(prompts[i]) + len(out[i]) - 1, i)]
+        rows = Rows(
+            [out[order[j]][-1] for j in active],
+            [len(prompts[order[j]]) + len(out[order[j]]) - 1 for j in active],
+            [range(j, j + 1) for j in active],
+        )
+        logits = np.concatenate([*decode(session, rows, [True] * len(active), limits)]) if active else logits
     return out

@@ -77,15 +77,17 @@ int les_next(les_session * s) {
 }
 
 int les_eval(les_session * s, int n, const int32_t * tokens, const int32_t * pos, const int32_t * seq,
-             const int8_t * want) {
-    llama_batch batch = llama_batch_init(n, 0, 1);
+             const int32_t * n_seq, const int8_t * want) {
+    llama_batch batch = llama_batch_init(n, 0, n > 0 ? std::max(1, *std::max_element(n_seq, n_seq + n)) : 1);
     batch.n_tokens    = n;
     for (int i = 0; i < n; i++) {
-        batch.token[i]     = tokens[i];
-        batch.pos[i]       = pos[i];
-        batch.n_seq_id[i]  = 1;
-        batch.seq_id[i][0] = seq[i];
-        batch.logits[i]    = want[i];
+        batch.token[i]    = tokens[i];
+        batch.pos[i]      = pos[i];
+        batch.n_seq_id[i] = n_seq[i];
+        for (int k = 0; k < n_seq[i]; k++) {
+            batch.seq_id[i][k] = seq[i] + k;
+        }
+        batch.logits[i] = want[i];
     }
     const int rc = guarded(s, [&] {
         s->session->eval(batch);

@@ -14,10 +14,7 @@ void Session::begin(std::vector<int32_t> prompt, int n_predict, std::vector<int3
     }
     for (const auto * ids : { &prompt, &force }) {
         for (int32_t id : *ids) {
-            if (id < 0 || id >= n_vocab_) {
-                throw Error{ "toggle", "token " + std::to_string(id) + " is outside the vocabulary of " +
-                                           std::to_string(n_vocab_) };
-            }
+            check_token(id);
         }
     }
     const size_t need = prompt.size() + size_t(n_predict);
@@ -54,6 +51,13 @@ void Session::begin(std::vector<int32_t> prompt, int n_predict, std::vector<int3
     begin_ns_  = mono_ns();
 }
 
+void Session::check_token(int32_t id) const {
+    if (id < 0 || id >= n_vocab_) {
+        throw Error{ "toggle",
+                     "token " + std::to_string(id) + " is outside the vocabulary of " + std::to_string(n_vocab_) };
+    }
+}
+
 void Session::clear(int seq) {
     if (!context_) {
         return;
@@ -67,6 +71,18 @@ void Session::clear(int seq) {
 
 void Session::eval(const llama_batch & batch) {
     need_context(context_ ? 0 : 4096);
+    const int n_batch = int(llama_n_batch(context_)), n_seq = int(llama_n_seq_max(context_));
+    if (batch.n_tokens < 1 || batch.n_tokens > n_batch) {
+        throw Error{ "toggle", std::to_string(batch.n_tokens) + " tokens in one call: 1 to n_batch=" +
+                                   std::to_string(n_batch) + " can be evaluated" };
+    }
+    for (int i = 0; i < batch.n_tokens; i++) {
+        check_token(batch.token[i]);
+        if (batch.n_seq_id[i] < 1 || batch.seq_id[i][0] < 0 || batch.seq_id[i][batch.n_seq_id[i] - 1] >= n_seq) {
+            throw Error{ "toggle", "token " + std::to_string(i) +
+                                       " of the call belongs to no sequence below n_seq_max=" + std::to_string(n_seq) };
+        }
+    }
     decode(batch, "eval", 0, {});
 }
 

@@ -24,9 +24,10 @@ int les_begin(les_session * s, const int32_t * prompt, int n_prompt, int n_predi
 /* One decode call: a prompt chunk or one token. 1: a record was made, 0: finished, -1: failed (les_error). */
 int les_next(les_session * s);
 
-/* Evaluates any batch (several sequences); logits of the tokens with want[i] != 0 are kept in order. 0 or -1. */
+/* Evaluates any batch: token i belongs to sequences seq[i] … seq[i] + n_seq[i] - 1; logits of the tokens with
+   want[i] != 0 are kept in order. 0 or -1. */
 int les_eval(les_session * s, int n, const int32_t * tokens, const int32_t * pos, const int32_t * seq,
-             const int8_t * want);
+             const int32_t * n_seq, const int8_t * want);
 int les_clear(les_session * s, int seq); /* forgets a sequence, -1: all */
 
 const float * les_logits(les_session * s, int * n_rows, int * n_vocab); /* of the last les_next / les_eval */
