@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,3 +99,21 @@ def test_chat_needs_a_template(tiny_file: Callable[..., Path]) -> None:
 def test_config_and_toggles_exclude_each_other() -> None:
     with pytest.raises(ToggleError, match="not both"):
         Session(demo_model(), RunConfig(), cache_slots=3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (([1] * 33, range(33), [0] * 33, [True] * 33), "33 tokens in one call"),
+        (([], [], [], []), "0 tokens in one call"),
+        (([99999], [0], [0], [True]), "token 99999 is outside the vocabulary"),
+        (([1], [0], [range(1, 3)], [True]), "no sequence below n_seq_max=2"),
+        (([1], [0], [range(1, 1)], [True]), "no sequence below n_seq_max=2"),
+        (([1], [0], [-1], [True]), "no sequence below n_seq_max=2"),
+    ],
+)
+def test_a_batch_that_llama_cpp_would_abort_on_is_refused(demo_file: Path, batch: Any, message: str) -> None:
+    with Session(demo_file, n_ctx=256, n_batch=32, n_ubatch=32, n_seq_max=2) as session:
+        with pytest.raises(ToggleError, match=message):
+            session.evaluate(*batch)
+        assert session.evaluate([1, 2], [0, 1], [range(2), 1], [False, True]).shape[0] == 1
