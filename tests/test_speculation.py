@@ -261,9 +261,11 @@ def test_an_architecture_without_taps_is_refused(tiny_file: Callable[..., Path],
 
 
 def test_batches_too_small_for_a_recurrent_state_are_refused(tiny_file: Callable[..., Path]) -> None:
-    """llama.cpp would abort."""
-    with pytest.raises(ToggleError, match=r"n_ubatch=17: .* at least 18"):
-        generate(tiny_file("qwen35moe"), n=4, speculation="ngram-simple", n_batch=17)
+    """llama.cpp would abort. A second job is refused as well, instead of running undrafted."""
+    with Session(tiny_file("qwen35moe"), **FLASH, speculation="ngram-simple", n_batch=17) as session:
+        for _ in range(2):
+            with pytest.raises(ToggleError, match=r"n_ubatch=17: .* at least 18"):
+                list(session.generate(PROMPT, n_predict=4))
 
 
 def test_a_missing_or_broken_drafter_is_refused(tiny_file: Callable[..., Path], tmp_path: Path) -> None:

@@ -148,6 +148,16 @@ void Session::make_context(int n_ctx) {
     if (!context_) {
         throw Error{ "run", "cannot create a context of " + std::to_string(params.n_ctx) + " tokens; lower n_ctx" };
     }
+    try {
+        start_drafting();
+    } catch (...) {
+        llama_free(context_);  // else the next job would run plain
+        context_ = nullptr;
+        throw;
+    }
+}
+
+void Session::start_drafting() {
     const uint32_t snapshots = llama_n_rs_seq(context_);
     if (snapshots > 0 && llama_n_ubatch(context_) <= snapshots + 1) {
         throw Error{ "toggle", "n_ubatch=" + std::to_string(llama_n_ubatch(context_)) + ": drafting with this model " +
