@@ -118,7 +118,7 @@ def logits_of(model: Path, prompt: Any, n: int, **toggles: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "q8_0", "q4_k", "f32"])
-@pytest.mark.parametrize("arch", ["qwen3moe", "gpt-oss", "qwen35moe", "qwen3next"])
+@pytest.mark.parametrize("arch", ["qwen3moe", "gpt-oss", "qwen35moe", "qwen3next", "lfm2moe"])
 def test_batch_invariant_products_make_drafts_bit_exact(
     tiny_file: Callable[..., Path], tmp_path: Path, arch: str, dtype: str
 ) -> None:
