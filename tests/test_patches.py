@@ -16,11 +16,11 @@ TOKENS = np.random.default_rng(11).integers(3, 250, 192).tolist()
 
 
 @pytest.fixture(scope="module")
-def unpatched() -> Path:
-    found = unpatched_libraries()
-    if found is None:
+def unpatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpatched") / "lib"
+    if not unpatched_libraries(folder):
         pytest.skip("the build cache that holds the source of llama.cpp is gone")
-    return found
+    return folder
 
 
 @pytest.mark.parametrize("n_seq", [1, 3])

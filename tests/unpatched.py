@@ -27,8 +27,8 @@ def build_script() -> ModuleType:
     return module
 
 
-def unpatched_libraries() -> Path | None:
-    """The installed libraries, but with ggml's CPU kernels as they were before our patches; None without the source.
+def unpatched_libraries(folder: Path) -> bool:
+    """Copy the installed libraries to a folder, with ggml's CPU kernels as before our patches; False without the source.
 
     Built once per source and compiler (a minute) beside the builds of llama.cpp.
     """
@@ -38,7 +38,7 @@ def unpatched_libraries() -> Path | None:
     root = script.cache_root()
     source = root / f"source-{script.source_key()}"
     if not source.exists():
-        return None
+        return False
     compilers = {"C": "CC", "CXX": "CXX"}  # as the package was built
     for language, name in compilers.items():
         given = (os.environ.get(name) or sysconfig.get_config_var(name) or "").split(" ")[0]
@@ -47,10 +47,9 @@ def unpatched_libraries() -> Path | None:
     kernels = root / f"unpatched-{script.source_key()}-{key}.so"
     if not kernels.exists():
         _build(source, kernels, compilers, script)
-    folder = Path(tempfile.mkdtemp(prefix="unpatched-"))
-    shutil.copytree(native_paths.lib_dir(), folder, dirs_exist_ok=True)
+    shutil.copytree(native_paths.lib_dir(), folder)
     shutil.copy(kernels, next(folder.glob("libggml-cpu.*")))
-    return folder
+    return True
 
 
 def _build(source: Path, kernels: Path, compilers: dict[str, str], script: ModuleType) -> None:
