@@ -28,7 +28,7 @@ def build_script() -> ModuleType:
 
 
 def unpatched_libraries(folder: Path) -> bool:
-    """Copy the installed libraries to a folder, with ggml's CPU kernels as before our patches; False without the source.
+    """Copy the installed libraries to a folder, ggml's CPU kernels as before our patches; False without the source.
 
     Built once per source and compiler (a minute) beside the builds of llama.cpp.
     """
