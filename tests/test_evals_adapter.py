@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from evals_material import SHAPE, SIZES, WORDS
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workbench import RunError, Session, ToggleError
 from workbench.evals.prefixes import PrefixTree
@@ -197,6 +199,16 @@ class TestPlan:
         assert tree.positions == [0, 1, 2, 3, 2, 3, 4, 0, 1]
         assert tree.sequences == [range(0, 2)] * 2 + [range(0, 1)] * 2 + [range(1, 2)] * 3 + [range(2, 3)] * 2
         assert tree.paths == [[0, 1, 2, 3], [0, 1, 4, 5, 6], [7, 8]]
+
+    @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple), min_size=1, max_size=9))
+    def test_a_row_belongs_to_the_texts_that_pass_through_it(self, texts: list[tuple[int, ...]]) -> None:
+        tree = PrefixTree.of(sorted(texts))
+        for text, path in zip(sorted(texts), tree.paths, strict=True):
+            assert tuple(tree.tokens[row] for row in path) == text
+            assert [tree.positions[row] for row in path] == list(range(len(text)))
+        for row, sequences in enumerate(tree.sequences):
+            assert list(sequences) == [i for i, path in enumerate(tree.paths) if row in path]
+        assert len(tree.tokens) == len({t[: i + 1] for t in texts for i in range(len(t))})
 
     def test_keys_tell_waves_apart(self) -> None:
         a, b = plan([((1,), (2,))], self.limits)[0], plan([((1,), (3,))], self.limits)[0]
