@@ -54,10 +54,7 @@ Session::~Session() {
     if (sampler_) {
         llama_sampler_free(sampler_);
     }
-    speculator_.reset();
-    if (context_) {
-        llama_free(context_);
-    }
+    drop_context();
     llama_model_free(model_);
     if (telemetry_) {
         fclose(telemetry_);
@@ -151,9 +148,17 @@ void Session::make_context(int n_ctx) {
     try {
         start_drafting();
     } catch (...) {
-        llama_free(context_);  // else the next job would run plain
-        context_ = nullptr;
+        drop_context();  // else the next job would run plain
         throw;
+    }
+}
+
+// What drafts holds the context: it goes first.
+void Session::drop_context() {
+    speculator_.reset();
+    if (context_) {
+        llama_free(context_);
+        context_ = nullptr;
     }
 }
 
@@ -182,11 +187,7 @@ void Session::need_context(size_t tokens) {
     if (config_.n_ctx > 0 || (context_ && llama_n_ctx(context_) >= std::min(tokens, most))) {
         return;
     }
-    if (context_) {
-        speculator_.reset();
-        llama_free(context_);
-        context_ = nullptr;
-    }
+    drop_context();
     make_context(int(std::min((tokens + 255) / 256 * 256, most)));
 }
 

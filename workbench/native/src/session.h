@@ -48,6 +48,7 @@ class Session {
     void    load(const Job & job);
     void    make_context(int n_ctx);
     void    start_drafting();
+    void    drop_context();
     void    need_context(size_t tokens);
     void    check_token(int32_t id) const;
     void    decode(const llama_batch & batch, const char * phase, int64_t index, const std::vector<int32_t> & draft);
