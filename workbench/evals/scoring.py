@@ -148,18 +148,24 @@ def token_scores(
     return picked - top[rows, 0] - total[rows], logits.argmax(axis=1)[rows] == np.asarray(targets)
 
 
+def _wanted(tree: PrefixTree, rows: Sequence[int] | np.ndarray) -> tuple[list[bool], np.ndarray]:
+    """Which of the tree's rows are asked for, and the place of each given row among those."""
+    wanted, places = np.unique(rows, return_inverse=True)
+    want = np.zeros(len(tree.tokens), bool)
+    want[wanted] = True
+    return want.tolist(), places
+
+
 def score_wave(session: Session, wave: Wave, limits: Limits) -> list[Score]:
     """Scores of a wave's requests, in their order."""
     session.clear()
     tree = PrefixTree.of(wave.texts)
     rows = np.concatenate([tree.paths[r.text][r.start : r.start + len(r.continuation)] for r in wave.requests])
     targets = np.concatenate([r.continuation for r in wave.requests])
-    wanted, places = np.unique(rows, return_inverse=True)
-    want = np.zeros(len(tree.tokens), bool)
-    want[wanted] = True
+    want, places = _wanted(tree, rows)
     values, greedy = np.empty(len(rows)), np.empty(len(rows), bool)
     done = 0
-    for logits in decode(session, tree, want.tolist(), limits):
+    for logits in decode(session, tree, want, limits):
         here = (places >= done) & (places < done + len(logits))
         values[here], greedy[here] = token_scores(logits, targets[here], places[here] - done)
         done += len(logits)
@@ -179,9 +185,8 @@ def greedy_tokens(
     session.clear()
     order = sorted(range(len(prompts)), key=lambda i: tuple(prompts[i]))  # sequence j is prompt order[j]
     tree = PrefixTree.of([tuple(prompts[i]) for i in order])
-    last = {path[-1] for path in tree.paths}
-    logits = np.concatenate([*decode(session, tree, [i in last for i in range(len(tree.tokens))], limits)])
-    logits = logits[np.searchsorted(sorted(last), [path[-1] for path in tree.paths])]
+    want, places = _wanted(tree, [path[-1] for path in tree.paths])
+    logits = np.concatenate([*decode(session, tree, want, limits)])[places]
     out: list[list[int]] = [[] for _ in prompts]
     active = list(range(len(prompts)))
     while active:
