@@ -7,11 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 import tiny
+from compilers import compilers
 
 SOURCE = Path(__file__).parent.parent / "workbench" / "native"
 SANITIZERS = ("thread", "address,undefined")
@@ -24,12 +24,7 @@ def sanitized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     cmake = shutil.which("cmake")
     assert cmake, "cmake is part of the development dependencies"
     options = [f"-DLES_SANITIZE={request.param}", "-DLES_TESTS=ON", f"-DPython3_EXECUTABLE={sys.executable}"]
-    for variable, name in (
-        ("C", "CC"),
-        ("CXX", "CXX"),
-    ):  # as the package was built, so that llama.cpp is not built again
-        compiler = shutil.which((os.environ.get(name) or sysconfig.get_config_var(name) or "").split(" ")[0])
-        options += [f"-DCMAKE_{variable}_COMPILER={compiler}"] if compiler else []
+    options += [f"-DCMAKE_{language}_COMPILER={path}" for language, path in compilers().items()]
     for command in (
         [cmake, "-S", str(SOURCE), "-B", str(build), "-G", "Ninja", *options],
         [cmake, "--build", str(build), "-j", "2"],

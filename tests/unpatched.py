@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+from compilers import compilers
 
 NATIVE = Path(__file__).parent.parent / "workbench" / "native"
 
@@ -39,20 +40,17 @@ def unpatched_libraries(folder: Path) -> bool:
     source = root / f"source-{script.source_key()}"
     if not source.exists():
         return False
-    compilers = {"C": "CC", "CXX": "CXX"}  # as the package was built
-    for language, name in compilers.items():
-        given = (os.environ.get(name) or sysconfig.get_config_var(name) or "").split(" ")[0]
-        compilers[language] = shutil.which(given) or ("c++" if language == "CXX" else "cc")
-    key = script.hashlib.sha256(script.compiler_identity([compilers["CXX"]], False).encode()).hexdigest()[:8]
+    built_with = {"C": "cc", "CXX": "c++"} | compilers()
+    key = hashlib.sha256(script.compiler_identity([built_with["CXX"]], False).encode()).hexdigest()[:8]
     kernels = root / f"unpatched-{script.source_key()}-{key}.so"
     if not kernels.exists():
-        _build(source, kernels, compilers, script)
+        _build(source, kernels, built_with, script)
     shutil.copytree(native_paths.lib_dir(), folder)
     shutil.copy(kernels, next(folder.glob("libggml-cpu.*")))
     return True
 
 
-def _build(source: Path, kernels: Path, compilers: dict[str, str], script: ModuleType) -> None:
+def _build(source: Path, kernels: Path, built_with: dict[str, str], script: ModuleType) -> None:
     import patch_ng
 
     with tempfile.TemporaryDirectory(dir=kernels.parent) as scratch:
@@ -60,7 +58,7 @@ def _build(source: Path, kernels: Path, compilers: dict[str, str], script: Modul
         shutil.copytree(source, tree)
         for file in reversed(script.PATCHES):
             assert patch_ng.fromfile(str(file)).revert(root=str(tree)), file
-        flags = script.FLAGS | {f"CMAKE_{k}_COMPILER": v for k, v in compilers.items()} | {"GGML_NATIVE": "ON"}
+        flags = script.FLAGS | {f"CMAKE_{k}_COMPILER": v for k, v in built_with.items()} | {"GGML_NATIVE": "ON"}
         build = Path(scratch) / "build"
         options = ["-G", "Ninja", *(f"-D{k}={v}" for k, v in flags.items())]
         for command in (
